@@ -1,7 +1,7 @@
 //! What is fuzzed of that which hosts say to each other beside messages: bytes in, and nothing but panics if something is
 //! wrong. Used by `fuzz/` (libFuzzer) and by `crates/links/tests/fuzz.rs` (seeded, everywhere).
 use rgaps_links::control_plane::{read_question, read_reply};
-use rgaps_links::keys::Token;
+use rgaps_links::keys::HostToken;
 use rgaps_links::wire::{FlowDescription, LinkMessage, MessageDescription};
 use rgaps_transport::machine::frame::DESCRIPTION_BYTES_MAX;
 
@@ -13,7 +13,8 @@ pub fn control(data: &[u8]) -> bool {
     };
     match kind % 6 {
         0 => token(&String::from_utf8_lossy(bytes)),
-        1 => read_question(bytes).is_ok_and(|node| token(&Token { node, protocol: 1 }.key("lab"))),
+        1 => read_question(bytes)
+            .is_ok_and(|node| token(&HostToken { node, protocol: 1 }.key("lab"))),
         2 => read_reply(bytes).is_ok_and(|address| !address.lanes.is_empty()),
         3 => said(bytes),
         4 => description(bytes),
@@ -22,11 +23,11 @@ pub fn control(data: &[u8]) -> bool {
 }
 
 fn token(key: &str) -> bool {
-    let Some(token) = Token::parse("lab", key) else {
+    let Some(token) = HostToken::parse("lab", key) else {
         return false;
     };
     let again = token.key("lab");
-    assert_eq!(Token::parse("lab", &again), Some(token));
+    assert_eq!(HostToken::parse("lab", &again), Some(token));
     assert!(!again.contains(['$', '#', '?', '*', ' ']), "{again}");
     true
 }

@@ -90,7 +90,7 @@ find dist -name __pycache__ -prune -exec rm -rf {} +
 du -sh dist/*
 # As a whole it is over what some machines take, so it is packed, too: unpack it there.
 packed=target/dist.tar.xz
-tar -cf - dist | xz -T0 -1 >"$packed"
+tar -cf - dist | xz -T0 -6 >"$packed"
 size_mib=$(($(stat -c %s "$packed") >> 20))
 [ "$size_mib" -lt "$LIMIT_MIB" ] || { echo "dist: $packed has $size_mib MiB, which is over $LIMIT_MIB MiB" >&2; exit 1; }
 echo "dist: $(($(du -sb dist | cut -f1) >> 20)) MiB, $size_mib MiB as $packed"

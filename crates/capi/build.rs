@@ -1,5 +1,4 @@
-//! Names the shared library for the dynamic linker: programs that were linked with one version go on
-//! working with another of the same number.
+//! Sets the shared library's soname, so that a linked program works with every version that has the same major number.
 #![forbid(unsafe_code)]
 
 fn main() {

@@ -5,6 +5,7 @@
 #include "check.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <signal.h>
 
 enum { BYTES = 300000, MESSAGES = 20 };
@@ -457,6 +458,51 @@ static void paths(const char *name)
     rgaps_publisher_destroy(publisher);
 }
 
+static void *pull_too_early(void *subscriber)
+{
+    const void *data;
+
+    CHECK(rgaps_subscriber_pull(subscriber, 200000000, &data, NULL) == RGAPS_ERROR_TIMED_OUT);
+    return NULL;
+}
+
+/* Two threads pull a message each, too early. Both messages are the next to be pulled, in their order. */
+static void early_pulls(const char *name)
+{
+    rgaps_publisher_options_t options = {.size = sizeof options, .domain = "cuda:0"};
+    rgaps_publisher_t *publisher;
+    rgaps_subscriber_t *subscriber;
+    rgaps_loan_t *loan;
+    pthread_t threads[2];
+    const void *data;
+    void *stream;
+    size_t bytes;
+    int i;
+
+    CU(cu.create_stream(&stream, 1));
+    OK(rgaps_publisher_create(name, &options, &publisher));
+    OK(rgaps_subscriber_create(name, NULL, &subscriber));
+    close_gate(stream, 3);
+    for (i = 0; i < 2; i++) {
+        OK(rgaps_publisher_loan(publisher, BYTES, &loan));
+        CU(cu.set_async((uintptr_t)rgaps_loan_data(loan), 60 + i, BYTES, stream));
+        OK(rgaps_loan_publish_on(loan, stream, NULL));
+    }
+    for (i = 0; i < 2; i++) {
+        CHECK(pthread_create(&threads[i], NULL, pull_too_early, subscriber) == 0);
+    }
+    for (i = 0; i < 2; i++) {
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    }
+    gates[3] = 1;
+    for (i = 0; i < 2; i++) {
+        OK(rgaps_subscriber_pull(subscriber, SOON, &data, &bytes));
+        CHECK(bytes == BYTES && is_all(data, BYTES, 60 + i));
+    }
+    rgaps_subscriber_destroy(subscriber);
+    rgaps_publisher_destroy(publisher);
+}
+
 int main(void)
 {
     struct turns turns;
@@ -487,6 +533,7 @@ int main(void)
     loans(topic("device loans"));
     make_gates();
     streams(topic("streams"));
+    early_pulls(topic("early pulls"));
     aborted(dying, mortal, begin[1]);
     domains(topic("domains"));
     paths(topic("paths"));

@@ -277,7 +277,12 @@ def test_put_comes_behind_the_work_on_its_source(cuda, driver, node):
                 sample = subscriber.recv(60)
                 assert sample.shape == array.__cuda_array_interface__["shape"]
                 assert sample.tobytes() == bytes([number]) * SIZE
-    for wrong in ({"typestr": "<V4"}, {"typestr": ">f4"}, {"strides": (400, 8)}):
+    for wrong in (
+        {"typestr": "<V4"},
+        {"typestr": ">f4"},
+        {"strides": (400, 8)},
+        {"strides": (102, 5)},
+    ):
         given = {"address": source, "shape": (10, 25), "typestr": "<f4", **wrong}
         with pytest.raises(rgaps.InvalidArgument):
             pub.put(Interface(**given))

@@ -1,9 +1,9 @@
 //! `bench alloc`: loan and release by 1, 2, 4, 8 processes at once, beside a TLSF of each process's own.
 //!
 //! Each process takes batches of blocks of mixed sizes and gives them back in another order.
-//! Every second batch is timed call by call; the others, without reading the clock in between,
-//! give the processor time per operation, which is what a machine with fewer cores than processes
-//! can be judged by. Nothing touches the blocks' bytes.
+//! Every second batch is timed call by call. The others give the CPU time per operation, without reading the clock in
+//! between; on a machine with fewer cores than processes only this figure is meaningful. Nothing touches the blocks'
+//! bytes.
 
 use crate::board::{Board, Field, Geometry};
 use crate::crew::{Crew, Job, MemberJob, MemberOrders, Orders};
@@ -21,36 +21,37 @@ use std::time::{Duration, Instant};
 
 /// Blocks that a process holds at a time.
 pub const BATCH: usize = 64;
-/// Sizes are spread evenly over their logarithms between these.
+/// The smallest size of a block. The logarithms of sizes are evenly spread up to that of [`SIZE_MAX`].
 const SIZE_MIN: u64 = 4 << 10;
-/// See [`SIZE_MIN`].
+/// No block has this size or a larger one.
 const SIZE_MAX: u64 = 1 << 20;
 /// Memory of an allocator without rgaps; enough for all that 32 processes hold.
 pub const ARENA_BYTES: u64 = 4 << 30;
-/// A process stops after this long, whatever it has done: with more processes than cores a spinning
-/// lock goes on only when the scheduler happens to run the one whose turn it is.
+/// A process stops after this long, even if batches are left: with more processes than cores, a spinning ticket lock
+/// advances only when the scheduler happens to run the process whose turn it is.
 const TIME_MAX: Duration = Duration::from_secs(3);
+/// Limit of each wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Result areas.
+/// Result areas: the time of each loan, and of each release.
 const LOANS: usize = 0;
 const RELEASES: usize = 1;
 /// Line of the board that starts all processes at once.
 const GO: usize = 6;
 
-/// What is timed.
+/// The design that is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Design {
-    /// A publisher's loans, dropped by itself.
+    /// A publisher's loans, which it drops itself.
     Own,
-    /// A publisher's loans, published and released last by another process.
+    /// A publisher's loans, which it publishes, and another process releases last.
     ByOther,
     /// A TLSF of the process's own: the floor.
     Private,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Plan {
+pub(crate) struct AllocPlan {
     design: Design,
     processes: usize,
     batches: usize,
@@ -64,12 +65,12 @@ pub struct Alloc {
     pub size_min: u64,
     pub size_max: u64,
     pub counts: Vec<Count>,
-    /// Processor time per operation with most processes over that with fewest.
+    /// CPU time per operation with the last of `counts`, divided by that with the first.
     pub cpu_ratio: Ratio,
     pub machine: Machine,
 }
 
-/// Of each operation.
+/// The ratio for each operation.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Ratio {
@@ -78,7 +79,7 @@ pub struct Ratio {
     pub release_by_other: f64,
 }
 
-/// So many processes.
+/// The results for one number of processes.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Count {
@@ -93,13 +94,13 @@ pub struct Count {
     pub floor: Pair,
 }
 
-/// Both operations of a design.
+/// The times of loans and releases of a design.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Pair {
     pub loan: Nanos,
     pub release: Nanos,
-    /// Of each operation, by all processes.
+    /// Operations of each kind behind the CPU times, of all processes.
     pub operations: u64,
 }
 
@@ -108,8 +109,8 @@ pub fn alloc(user: &Config, processes: &[usize], operations: usize) -> anyhow::R
     alloc_beside(user, processes, operations, &mut |_, _| Ok(()))
 }
 
-/// The same, with something else measured beside each count of processes: `beside` gets it, and how many batches
-/// each process takes.
+/// Does what [`alloc`] does, and calls `beside` after each number of processes, with that number and the batches of
+/// each process, so that the caller can measure another design in turns.
 pub fn alloc_beside(
     user: &Config,
     processes: &[usize],
@@ -122,7 +123,7 @@ pub fn alloc_beside(
     let mut counts = Vec::new();
     for &count in processes {
         let run = |design| {
-            let plan = Plan {
+            let plan = AllocPlan {
                 design,
                 processes: count,
                 batches,
@@ -158,7 +159,7 @@ pub fn alloc_beside(
     })
 }
 
-fn run(stage: &Stage, plan: &Plan) -> anyhow::Result<Pair> {
+fn run(stage: &Stage, plan: &AllocPlan) -> anyhow::Result<Pair> {
     let members = match plan.design {
         Design::ByOther => 2 * plan.processes,
         Design::Own | Design::Private => plan.processes,
@@ -186,13 +187,13 @@ fn run(stage: &Stage, plan: &Plan) -> anyhow::Result<Pair> {
     trial(&board, orders.collect(), plan.processes)
 }
 
-/// Operations of a process that are timed one by one: those of every second batch.
+/// Returns how many operations of a process are timed one by one: those of every second batch.
 pub fn timed_operations(batches: usize) -> usize {
     batches / 2 * BATCH
 }
 
-/// Starts members, lets all begin at once, and collects their times. The first `loaners` loan; the others, or
-/// the same where there are no others, release.
+/// Starts members, lets all begin at once, and collects their times. The first `loaners` members loan. The others
+/// release; without others, the loaners release too.
 pub fn trial<J: MemberJob>(
     board: &Board,
     orders: Vec<MemberOrders<J>>,
@@ -230,7 +231,7 @@ pub fn trial<J: MemberJob>(
     })
 }
 
-/// Sizes of blocks, the same for every design.
+/// A random sequence of block sizes (xorshift), the same for every design.
 struct Sizes(u64);
 
 impl Sizes {
@@ -259,7 +260,7 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Writes down times and processor time of one kind of operation.
+/// Records the times and the CPU time of one kind of operation.
 struct Record<'a> {
     times: &'a [AtomicU64],
     count: usize,
@@ -277,7 +278,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Does something for each item: timed one by one, or by the processor time of all.
+    /// Calls `work` for each item. Times each call if `timed`, and otherwise the CPU time of all together.
     fn each<T, R>(&mut self, timed: bool, items: Vec<T>, mut work: impl FnMut(T) -> R) -> Vec<R> {
         let mut results = Vec::with_capacity(items.len());
         if timed {
@@ -308,13 +309,13 @@ fn wait_for_go(board: &Board, member: usize) {
     }
 }
 
-/// What a process allocates with.
+/// An allocator of blocks, as a design under test provides it.
 pub trait Blocks {
-    /// Memory that was allocated.
+    /// An allocated block.
     type Block;
-    /// Allocates.
+    /// Allocates a block of `bytes` bytes.
     fn loan(&mut self, bytes: u64) -> anyhow::Result<Self::Block>;
-    /// Gives back.
+    /// Gives a block back.
     fn release(&mut self, block: Self::Block);
 }
 
@@ -344,8 +345,8 @@ impl Blocks for Private {
     }
 }
 
-/// The side of a process that allocates.
-pub(crate) fn allocate(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()> {
+/// Runs a member that loans.
+pub(crate) fn allocate(orders: &Orders, plan: &AllocPlan, board: &Board) -> anyhow::Result<()> {
     match plan.design {
         Design::Own => churn(
             orders.member,
@@ -381,7 +382,7 @@ fn sizes(member: usize) -> Sizes {
     Sizes(0x2545_f491_4f6c_dd1d + member as u64)
 }
 
-/// Loans and releases by the same process.
+/// Runs a member that loans and releases the blocks itself.
 pub fn churn<B: Blocks>(
     member: usize,
     batches: usize,
@@ -400,7 +401,7 @@ pub fn churn<B: Blocks>(
             releases.each(timed, taken, |block| blocks.release(block));
             anyhow::Ok(())
         };
-    // Memory is leased before it counts.
+    // Two batches that do not count, so that the publisher has leased its memory.
     for timed in [true, false] {
         batch(
             &mut sizes,
@@ -429,8 +430,9 @@ fn publish_records(board: &Board, member: usize, loans: &Record<'_>, releases: &
     set(Field::Operations, loans.operations.max(releases.operations));
 }
 
-/// Loans that another process releases: a batch is out when the one before it comes back.
-fn lend(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()> {
+/// Runs a member that loans and publishes, while another process releases the blocks. It publishes a batch only when
+/// the other process has released the last but one, so two batches are out at a time.
+fn lend(orders: &Orders, plan: &AllocPlan, board: &Board) -> anyhow::Result<()> {
     let publisher = publisher(orders)?;
     let mut sizes = sizes(orders.member);
     let mut loans = Record::new(board.data(orders.member, LOANS));
@@ -443,7 +445,7 @@ fn lend(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()> {
     let releaser = orders.member + plan.processes;
     for number in 0..plan.batches + 2 {
         let wanted: Vec<u64> = (0..BATCH).map(|_| sizes.next()).collect();
-        // Two batches until blocks come back.
+        // No block has come back yet when the first two batches are loaned.
         let record = if number < 2 {
             &mut unrecorded
         } else {
@@ -471,9 +473,9 @@ fn wait_for_count(board: &Board, member: usize, count: u64) -> anyhow::Result<()
     Ok(())
 }
 
-/// The side of a process that releases what another one published: the ring has let go of a batch
-/// when the next one has come, so each release is the last and returns the block.
-pub(crate) fn release(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()> {
+/// Runs a member that releases what another process published. The ring keeps one batch, so once the next batch has
+/// been published, this member is the last holder of the previous one, and each release returns a block.
+pub(crate) fn release(orders: &Orders, plan: &AllocPlan, board: &Board) -> anyhow::Result<()> {
     let node = node(&orders.config, "rgaps-bench-release")?;
     let qos = SubscriberQos {
         reliable: true,

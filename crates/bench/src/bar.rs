@@ -9,7 +9,7 @@ use rgaps_pool::{Access, Mapping, SegmentSource};
 use serde::Serialize;
 use std::os::fd::AsFd;
 
-/// What the copies achieved.
+/// Rates of the copies in both directions.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)] // the names say it
 pub struct Bar {
@@ -18,7 +18,7 @@ pub struct Bar {
     pub gpu_to_host_mb_per_s: u64,
 }
 
-/// Copies `bytes` bytes there and back `count` times, write-combining.
+/// Copies `bytes` bytes to the GPU and back `count` times, through a write-combining mapping.
 pub fn bar(device: &Device, gpu: GpuUuid, bytes: u64, count: u32) -> anyhow::Result<Bar> {
     let driver = Driver::load()?;
     let mut source = CudaSource::new(driver.clone(), gpu)?;
@@ -31,8 +31,8 @@ pub fn bar(device: &Device, gpu: GpuUuid, bytes: u64, count: u32) -> anyhow::Res
         size: segment.bytes,
         ..GpuPinParams::default()
     };
-    // SAFETY: `mapping` keeps the memory at this address, and this function unpins it or closes its file (the caller's `device`
-    // unpins at the end at the latest) before anybody else has the memory; nobody else knows of it.
+    // SAFETY: `mapping` keeps the memory at this address until this function returns, and `gpu_unpin` below ends the pin before
+    // that. No other code knows the mapping, so nobody relies on its bytes.
     let pinned = unsafe { device.gpu_pin(wanted) }.context("pinning the GPU's memory")?;
     let measured = copied(device, pinned.handle, bytes, count);
     device.gpu_unpin(GpuUnpinParams {

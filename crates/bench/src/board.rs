@@ -29,11 +29,11 @@ const BELL_STRIDE: usize = 16;
 /// Words of a member's line.
 #[derive(Clone, Copy)]
 pub enum Field {
-    /// Counts what the member has done.
+    /// Number of steps that the member has finished.
     Done = 0,
     /// Nanoseconds of processor time.
     Cpu = 1,
-    /// Messages that did not come.
+    /// Messages that the member missed.
     Lost = 2,
     /// Messages whose bytes were wrong.
     Corrupt = 3,
@@ -87,14 +87,14 @@ impl Board {
         })
     }
 
-    /// For a child's standard input.
+    /// Duplicates the descriptor, for a member's standard input.
     pub fn share(&self) -> anyhow::Result<OwnedFd> {
         self.fd
             .try_clone()
             .context("the descriptor of shared memory cannot be duplicated")
     }
 
-    /// How many members it has lines for.
+    /// Number of members.
     pub fn members(&self) -> usize {
         self.geometry.members
     }
@@ -111,7 +111,7 @@ impl Board {
     /// The board as work on a GPU reaches it; [`line_offset`](Self::line_offset) finds lines in it.
     pub fn register(&self, context: &Arc<rgaps_cuda::Context>) -> anyhow::Result<PinnedBoard> {
         let (start, bytes) = (self.map.base().as_ptr(), self.map.bytes() as usize);
-        // SAFETY: `Board::open` mapped these whole pages readable and writable. `PinnedBoard` keeps the
+        // SAFETY: `Board::open` mapped these whole pages readable and writable. The `PinnedBoard` made below keeps the
         // mapping until the registration has ended.
         let registered = unsafe { Registered::new(context.clone(), start.cast(), bytes) };
         Ok(PinnedBoard {
@@ -120,20 +120,21 @@ impl Board {
         })
     }
 
-    /// Where the first word of a line is.
+    /// Offset of the first word of a line, in bytes.
     pub fn line_offset(index: usize) -> u64 {
         assert!(index < LINES);
         (PAGE + index * LINE_WORDS * 8) as u64
     }
 
-    /// Where a member's area begins. The areas of one member lie one behind the other.
+    /// Offset of a member's area, in bytes. The areas of one member lie one behind the other.
     pub fn data_offset(&self, member: usize, area: usize) -> u64 {
         assert!(member < self.geometry.members && area < AREAS);
         let words = LINES * LINE_WORDS + (member * AREAS + area) * self.geometry.samples;
         (PAGE + words * 8) as u64
     }
 
-    /// Bytes from `offset` (of [`data_offset`](Self::data_offset)) on, for `use_them`. Only for whose turn it is.
+    /// Calls `use_them` with the bytes from `offset` on, which counts as [`data_offset`](Self::data_offset) does. The caller
+    /// must have the turn for these bytes: no other process uses them meanwhile.
     pub fn bytes<R>(&self, offset: u64, bytes: u64, use_them: impl FnOnce(&mut [u8]) -> R) -> R {
         assert!(offset >= self.data_offset(0, 0) && offset + bytes <= self.map.bytes());
         // SAFETY: the range lies in the mapping, behind the words that take turns; both were just checked, and
@@ -157,7 +158,7 @@ impl Board {
         &words[index * BELL_STRIDE]
     }
 
-    /// A cache line of words; lines below the members' are for anyone.
+    /// A cache line of words. Benchmarks choose the use of lines 0 to 63; then come the members' lines and the floor's slots.
     pub fn line(&self, index: usize) -> &[AtomicU64] {
         assert!(index < LINES);
         &self.words()[index * LINE_WORDS..][..LINE_WORDS]
@@ -168,7 +169,7 @@ impl Board {
         &self.line(MEMBERS + member)[field as usize]
     }
 
-    /// The floor's slot of a member that writes.
+    /// The floor's slot into which `writer` writes.
     pub fn slot(&self, writer: usize) -> Slot<'_> {
         Slot(self.line(SLOTS + writer))
     }
@@ -207,12 +208,12 @@ impl PinnedBoard {
     }
 }
 
-/// The floor: 64 bytes that one process writes and others read. The first word counts messages,
-/// the second says when this one was sent, six are payload.
+/// The floor of a message: 64 bytes that one process writes and others read. The first word is the message's number, the
+/// second is when it was sent, six are payload.
 pub struct Slot<'a>(&'a [AtomicU64]);
 
 impl Slot<'_> {
-    /// Sends; the time of the call goes with it.
+    /// Writes message `number` with `now_ns` as the time at which it was sent.
     pub fn send(&self, number: u64, now_ns: u64) {
         self.0[1].store(now_ns, Ordering::Relaxed);
         for word in &self.0[2..] {
@@ -221,7 +222,7 @@ impl Slot<'_> {
         self.0[0].store(number, Ordering::Release);
     }
 
-    /// When message `number` was sent, if it is there; its payload is looked at, too.
+    /// Returns when message `number` was sent; None if the slot does not have it yet. Checks the payload.
     pub fn receive(&self, number: u64) -> Option<u64> {
         if self.0[0].load(Ordering::Acquire) < number {
             return None;

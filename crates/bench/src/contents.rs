@@ -1,20 +1,20 @@
-//! What messages hold: bytes that follow from the message's number, so that every one differs and
-//! each receiver can tell whether it got this one, all of it.
+//! The contents of messages: bytes computed from the message's number. All messages differ, so a receiver can check that
+//! it received this message, and all of it.
 
 use anyhow::Context;
 use rgaps::{Domain, Loan, Sample};
 
-/// Bytes that are made or checked at a time where the CPU cannot reach the message.
+/// Bytes that are copied at a time to or from a message that the CPU cannot reach.
 const CHUNK_BYTES: usize = 8 << 20;
 
-/// Number of a message's contents.
+/// Returns the seed of a message's contents.
 pub fn seed(publisher: u64, sequence: u64) -> u64 {
     // Odd multiplier: a bijection, so no two messages share a seed.
     (publisher << 40 ^ sequence).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 fn word(seed: u64, index: u64) -> u64 {
-    // What the kernels write and check, so that either side may do either.
+    // The same function as in the GPU kernels, so either the CPU or a GPU can write and check a message.
     rgaps_kernels::pattern(seed, index)
 }
 

@@ -1,6 +1,7 @@
-//! What `bench latency` is compared with on a GPU: the message copied to pinned host memory that both
-//! processes have mapped, and from there into the subscriber's own GPU memory. That is how GAPS's
-//! baseline and most who have no GPU-aware transport do it.
+//! The figure `copied` of `bench latency` on a GPU: the path of a message without shared GPU memory. The publisher
+//! copies it to pinned host memory that both processes have mapped; the subscriber copies it from there into GPU
+//! memory of its own. Programs without a GPU-aware transport work this way, and so does the baseline in the paper on
+//! GAPS. `compare` does not have this design: `bench latency` prints it beside rgaps's own time.
 
 use crate::board::{Board, Field, Geometry, AREAS};
 use crate::contents::seed;
@@ -17,22 +18,22 @@ use std::sync::atomic::Ordering;
 
 /// Messages that are not timed.
 const WARM_UP: usize = 3;
-/// Most messages, and most bytes of all of them.
+/// A run times at most this many messages, and at most `BYTES_MAX` bytes of them together. Five are always allowed.
 const MESSAGES_MAX: usize = 300;
 const BYTES_MAX: u64 = 16 << 30;
-/// Members of the board: the subscriber with its results, and the bytes that are copied through.
+/// Members of the board: the subscriber, with its results; and the pinned memory that each message passes.
 const RESULTS: usize = 0;
 const BYTES: usize = 1;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plan {
+pub struct CopiedPlan {
     gpu: GpuUuid,
     size: u64,
     messages: usize,
     wait: Wait,
 }
 
-/// From the begin of the publisher's copy until the subscriber has its own.
+/// Times from the start of the publisher's copy until the subscriber's copy is complete.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)] // the names say it
 pub struct Copied {
@@ -51,7 +52,7 @@ pub fn copied(
     wait: Wait,
 ) -> anyhow::Result<Copied> {
     let fit = (BYTES_MAX / size.max(1)).clamp(5, MESSAGES_MAX as u64) as usize;
-    let plan = Plan {
+    let plan = CopiedPlan {
         gpu: uuid,
         size,
         messages: messages.min(fit),
@@ -102,8 +103,8 @@ pub fn copied(
     })
 }
 
-/// The subscriber's side.
-pub fn copy_in(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()> {
+/// Runs the subscriber: copies each message into its GPU memory, notes the time and checks the bytes.
+pub fn copy_in(orders: &Orders, plan: &CopiedPlan, board: &Board) -> anyhow::Result<()> {
     let gpu = Gpu::open(plan.gpu)?;
     let message = gpu.buffer(plan.size)?;
     let shared = board.register(gpu.context())?;

@@ -1,4 +1,4 @@
-//! `bench copies`: between a GPU and host memory, pinned or pageable (Figure 2.2 of the thesis).
+//! `bench copies`: copies between a GPU and host memory, pinned or pageable (Figure 2.2 of the thesis).
 
 use crate::gpu::{CopyMemory, Gpu};
 use crate::machine::Machine;
@@ -8,9 +8,9 @@ use rgaps_cuda::DeviceBuffer;
 use rgaps_sync::monotonic_ns;
 use serde::Serialize;
 
-/// Copies before those that are timed.
+/// Copies of each kind that warm up and are not timed.
 const WARM_UP: usize = 2;
-/// Most bytes that are copied of each size.
+/// Bytes after which no more copies of a size are made, beyond three.
 const BYTES_MAX: u64 = 16 << 30;
 
 /// What `bench copies` reports.
@@ -23,7 +23,7 @@ pub struct Copies {
     pub machine: Machine,
 }
 
-/// Medians of a size, pinned and pageable in turns.
+/// Medians for one size, measured pinned and pageable in turns.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Copied {
@@ -37,7 +37,7 @@ pub struct Copied {
     pub h2d_ratio: f64,
 }
 
-/// Times copies of these sizes. The bytes of the last round trip through both kinds of memory are checked.
+/// Times `count` copies of each size, fewer of large ones. Checks the bytes of each round trip through pageable memory.
 pub fn copies(domain: Domain, sizes: &[u64], count: usize) -> anyhow::Result<Copies> {
     let Some(gpu) = Gpu::of(domain)? else {
         anyhow::bail!("'bench copies' is about a GPU: name one with --domain");
@@ -72,7 +72,7 @@ pub fn copies(domain: Domain, sizes: &[u64], count: usize) -> anyhow::Result<Cop
     Ok(report)
 }
 
-/// Times of copies to the host, pinned and pageable, and of those back, in microseconds.
+/// Returns the times in microseconds of copies to the host, pinned and pageable, and of copies back, pinned and pageable.
 fn copies_of(
     gpu: &Gpu,
     domain: Domain,

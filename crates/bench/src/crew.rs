@@ -11,14 +11,14 @@ use std::os::fd::AsFd;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// Nothing that a member does between two signs of life takes longer.
+/// How long a member may take for one step before the benchmark gives up.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a wait spins before it leaves the processor to others.
 const SPIN: Duration = Duration::from_micros(50);
 /// How long it then sleeps at a time.
 const NAP: Duration = Duration::from_micros(50);
 
-/// The kinds of members that a program has.
+/// The jobs that the members of a program do.
 pub trait MemberJob: Serialize + DeserializeOwned {
     /// The hidden command of the program that runs a member.
     const COMMAND: &'static str;
@@ -27,7 +27,7 @@ pub trait MemberJob: Serialize + DeserializeOwned {
     fn run(&self, orders: &MemberOrders<Self>, board: &Board) -> anyhow::Result<()>;
 }
 
-/// What a member gets, as JSON on its command line. The board is its standard input.
+/// The orders of a member: JSON on its command line. Its standard input is the board.
 #[derive(Serialize, Deserialize)]
 #[allow(missing_docs)] // the names say it
 pub struct MemberOrders<J> {
@@ -38,22 +38,22 @@ pub struct MemberOrders<J> {
     pub job: J,
 }
 
-/// What a member of `rgaps bench` gets.
+/// The orders of a member of `rgaps bench`.
 pub(crate) type Orders = MemberOrders<Job>;
 
-/// What members of `rgaps bench` do.
+/// The jobs of members of `rgaps bench`.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) enum Job {
-    Listen(exchange::Plan),
-    Publish(fanin::Plan),
-    Receive(throughput::Plan),
-    Allocate(alloc::Plan),
-    Release(alloc::Plan),
-    Walk(path::Plan),
-    HandOver(handover::Plan),
-    HandBack(handoff::Plan),
-    Read(spread::Plan),
-    CopyIn(copied::Plan),
+    Listen(exchange::ExchangePlan),
+    Publish(fanin::FaninPlan),
+    Receive(throughput::ThroughputPlan),
+    Allocate(alloc::AllocPlan),
+    Release(alloc::AllocPlan),
+    Walk(path::PathPlan),
+    HandOver(handover::HandoverPlan),
+    HandBack(handoff::HandoffPlan),
+    Read(spread::SpreadPlan),
+    CopyIn(copied::CopiedPlan),
     Become(link::Program),
     Wire(Box<link::WireHost>),
     Subscribe(link::Subscribe),
@@ -81,9 +81,9 @@ impl MemberJob for Job {
     }
 }
 
-/// Runs a member: what the hidden command does with its argument.
+/// Runs a member with the orders that are the hidden command's argument.
 pub fn member<J: MemberJob>(orders: &str) -> anyhow::Result<()> {
-    // Not left behind when the benchmark is killed.
+    // The kernel kills this member when the benchmark's process dies.
     set_parent_process_death_signal(Some(Signal::KILL)).context("prctl(PR_SET_PDEATHSIG)")?;
     let orders: MemberOrders<J> =
         serde_json::from_str(orders).context("not meant to be run by hand")?;
@@ -97,7 +97,7 @@ pub fn member<J: MemberJob>(orders: &str) -> anyhow::Result<()> {
 pub struct Crew(Vec<Child>);
 
 impl Crew {
-    /// Starts one more.
+    /// Starts a member.
     pub fn add<J: MemberJob>(
         &mut self,
         orders: &MemberOrders<J>,
@@ -106,7 +106,7 @@ impl Crew {
         self.add_with(orders, board, &[])
     }
 
-    /// Starts one more with these variables in its environment.
+    /// Starts a member with additional variables in its environment.
     pub fn add_with<J: MemberJob>(
         &mut self,
         orders: &MemberOrders<J>,
@@ -124,12 +124,12 @@ impl Crew {
         Ok(())
     }
 
-    /// The process that was added last.
+    /// The process id of the member that was added last; 0 if there is none.
     pub fn last_pid(&self) -> u32 {
         self.0.last().map_or(0, Child::id)
     }
 
-    /// Waits until it is so. A child that fails ends the wait.
+    /// Waits until `so` holds; `what` names it in the error. Fails as soon as a member has failed.
     pub fn wait_until(&mut self, what: &str, so: impl Fn() -> bool) -> anyhow::Result<()> {
         let begun = Instant::now();
         let mut looked = begun;
@@ -149,7 +149,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Fails if a child has.
+    /// Fails if a member has failed.
     pub fn check(&mut self) -> anyhow::Result<()> {
         for child in &mut self.0 {
             if let Some(status) = child.try_wait()? {
@@ -161,7 +161,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Waits for all to end well.
+    /// Waits until all members have ended. Fails if one fails.
     pub fn finish(mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while !self.0.is_empty() {

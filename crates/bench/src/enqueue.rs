@@ -1,5 +1,5 @@
-//! What one operation on a stream costs the CPU that queues it: publishing with work in flight queues
-//! the write of a number, waiting for a message a wait.
+//! What one operation on a stream costs the CPU that queues it. Publishing with work in flight queues the write of a
+//! number; making a stream wait for a message queues a wait.
 
 use crate::board::{Board, Geometry};
 use crate::gpu::Gpu;
@@ -16,15 +16,15 @@ const KERNEL_NS: u64 = 20_000_000;
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)] // the names say it
 pub struct Enqueue {
-    /// Whether work is queued.
+    /// Asking whether the stream has work, when it has.
     pub query: Short,
-    /// The same where none is.
+    /// The same when it has none.
     pub query_idle: Short,
     pub write: Short,
     pub wait: Short,
 }
 
-/// Times them.
+/// Times the calls.
 pub fn enqueue(gpu: &Gpu) -> anyhow::Result<Enqueue> {
     let board = Board::create(Geometry {
         members: 1,
@@ -51,7 +51,7 @@ pub fn enqueue(gpu: &Gpu) -> anyhow::Result<Enqueue> {
         query_idle: time(0, &is_idle)?,
         query: time(KERNEL_NS, &|_| gpu.is_idle().map(drop))?,
         write: time(KERNEL_NS, &|number| gpu.write(&words, 0, number))?,
-        // Of a number that is there: the wait is queued all the same.
+        // The number is there already, but the driver queues the wait all the same.
         wait: time(KERNEL_NS, &|_| gpu.wait(&words, 0, COUNT))?,
     })
 }

@@ -1,17 +1,16 @@
-//! One publisher, some subscribers, one message at a time: what latency and fan-out are made of.
+//! One publisher, some subscribers, one message at a time: the measurement behind `bench latency` and `bench fanout`.
 //!
-//! Rounds of a batch each. The publisher fills a batch of loans; then come as many hops of the
-//! floor, then the messages, each answered by all subscribers (on the board) before the next; then
-//! the subscribers verify all bytes of the batch. Filling and verifying wash the caches where
-//! messages are large, so some hops and some small messages, which are not timed, come before
-//! those that are; the one message per round that comes right after the washing is reported apart
-//! (`first`).
+//! Each round exchanges a batch. The publisher fills a batch of loans, sends as many hops of the floor, then
+//! publishes the messages. Before the next hop or message it waits until all subscribers have counted this one on
+//! the board. At the end of the round the subscribers verify all bytes. Filling and verifying large messages evicts
+//! the caches, so each round has some hops and small messages that warm up and are not timed. The first message
+//! after filling is reported apart (`first`).
 //!
-//! With a header, rounds take turns: those of messages without one, and those of messages with one, which is set
-//! within the time of the publish call, and read within that of the message.
+//! With a header, some rounds have messages without a header, and some with one. The time of the publish call then
+//! includes setting the header, and that of the message includes reading it.
 //!
-//! On a GPU kernels fill and verify, and a kernel that takes some time may be in flight on the publisher's
-//! stream whenever it publishes, and sends a hop.
+//! On a GPU, kernels fill and verify. A kernel that takes some time may be in flight on the publisher's stream
+//! whenever it publishes or sends a hop.
 
 use crate::board::{Board, Field, Geometry};
 use crate::contents;
@@ -33,18 +32,18 @@ use std::time::{Duration, Instant};
 const BATCH_MAX: u64 = 64;
 /// Most bytes of a round's messages.
 const BATCH_BYTES: u64 = 2 << 30;
-/// Hops, and small messages, before those that are timed.
+/// Hops, and small messages, of a round that warm up and are not timed.
 const WARM_UP: usize = 16;
-/// Bytes of such a message.
+/// Bytes of a message that warms up.
 const WARM_UP_BYTES: u64 = 64;
-/// Before each message, so that sleepers sleep.
+/// How long the publisher spins before each hop and message, so that blocking subscribers have gone to sleep.
 const SETTLE_NS: u64 = 100_000;
-/// How long a subscriber waits for a message, which it then counts as lost.
+/// How long a subscriber waits for a message before the benchmark fails.
 const RECV_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Line of the board with the number of messages that subscribers may let go of.
+/// Line of the board with the number of messages that subscribers may verify and release.
 const LET_GO: usize = 0;
-/// Result areas of a subscriber.
+/// Result areas of a subscriber: the times of messages, of each round's first message, of hops.
 const MESSAGES: usize = 0;
 const FIRST: usize = 1;
 const FLOOR: usize = 2;
@@ -53,34 +52,35 @@ const FLOOR: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wait {
-    /// By looking all the time.
+    /// Polls without a pause.
     Poll,
-    /// Asleep on a futex.
+    /// Sleeps on a futex.
     Block,
-    /// By looking now and then: awake as far as the publisher knows, without a core each.
+    /// Polls with pauses. The publisher sees a subscriber that is awake, and the subscriber needs no core of its own.
     Nap,
 }
 
-/// What is exchanged.
+/// The parameters of an exchange.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plan {
+pub struct ExchangePlan {
     pub size: u64,
     pub messages: usize,
     pub wait: Wait,
     pub subscribers: usize,
     pub domain: Domain,
-    /// How long the kernel in flight takes when a message is published or a hop is sent; 0 is none.
+    /// How long the kernel runs that is in flight when a message is published or a hop is sent; 0: there is none.
     pub kernel_ns: u64,
-    /// How long the publisher sleeps before each message and each hop, as one does that has nothing to do until the
-    /// next frame; 0 is not at all.
+    /// How long the publisher sleeps before each message and each hop, like a publisher that waits for its next
+    /// frame; 0: it does not.
     pub pause_ns: u64,
-    /// Messages are published on the stream that wrote them, and not without one, once they are there.
+    /// Whether messages are published on the stream that wrote them. Otherwise the publisher waits for the bytes and
+    /// publishes without a stream.
     pub on_stream: bool,
-    /// Bytes of the header that the messages of half of the rounds have; 0: there are no such rounds.
+    /// Most bytes of the header that messages have in half of the rounds; 0: there are no such rounds.
     pub header_bytes: usize,
 }
 
-impl Plan {
+impl ExchangePlan {
     fn batch(&self) -> usize {
         let fit = (BATCH_BYTES / self.size.max(1)).clamp(1, BATCH_MAX) as usize;
         fit.min(self.messages.max(1))
@@ -100,7 +100,7 @@ impl Plan {
         self.header_bytes > 0 && matches!(round % 4, 1 | 2)
     }
 
-    /// A header of as many bytes as are asked for.
+    /// The largest header that fits into `header_bytes`.
     fn header(&self) -> anyhow::Result<Header> {
         let padded = |padding: usize| {
             let header = Header::default().frame_id("camera/front");
@@ -117,12 +117,12 @@ impl Plan {
         anyhow::bail!("no header has {} bytes", self.header_bytes)
     }
 
-    /// Messages of a round: the first, those that warm up, those that are timed.
+    /// Messages of a round: the first, those that warm up, the batch.
     fn messages_per_round(&self) -> usize {
         1 + WARM_UP + self.batch()
     }
 
-    /// The GPU that fills and verifies; none where the messages are on the host or have no whole words.
+    /// The GPU that fills and verifies. None if messages are on the host, or are not whole words, which kernels need.
     fn gpu(&self) -> anyhow::Result<Option<Gpu>> {
         match self.size % 8 {
             0 => Gpu::of(self.domain),
@@ -139,7 +139,7 @@ impl Plan {
     }
 }
 
-/// What came of it, in nanoseconds.
+/// The results of an exchange. All times are in nanoseconds, and of messages without a header unless `header` has them.
 pub struct Outcome {
     /// How long each publish call took.
     pub publish: Vec<u64>,
@@ -147,31 +147,30 @@ pub struct Outcome {
     pub floor_send: Vec<u64>,
     /// From publish call to handler, per subscriber.
     pub messages: Vec<Vec<u64>>,
-    /// The same of the first message after filling and verifying.
+    /// The same for each round's first message, of all subscribers.
     pub first: Vec<u64>,
-    /// Of messages with a header; `publish` and `messages` are of those without.
     pub header: WithHeader,
-    /// The floor's, from send to receive, of all subscribers.
+    /// From send to receive of each hop of the floor, of all subscribers.
     pub floor: Vec<u64>,
     pub lost: u64,
     pub corrupt: u64,
-    /// What the publisher's memory holds while all subscribers hold all messages of a round, and what
-    /// those messages have of bytes.
+    /// Bytes in use in the publisher's memory while all subscribers hold all messages of a round.
     pub used_bytes: u64,
+    /// Bytes of the messages of a round.
     pub message_bytes: u64,
 }
 
-/// Of messages with a header, in nanoseconds.
+/// Times of messages with a header, in nanoseconds.
 #[derive(Default)]
 pub struct WithHeader {
     /// How long it took to set the header and to publish.
     pub publish: Vec<u64>,
-    /// From publish call to the header's being read, of all subscribers.
+    /// From publish call until the subscriber has read the header, of all subscribers.
     pub messages: Vec<u64>,
 }
 
 /// The publisher's side: starts the subscribers and exchanges.
-pub fn run(stage: &Stage, topic: &str, plan: &Plan) -> anyhow::Result<Outcome> {
+pub fn run(stage: &Stage, topic: &str, plan: &ExchangePlan) -> anyhow::Result<Outcome> {
     let (batch, rounds) = (plan.batch(), plan.rounds());
     let geometry = Geometry {
         members: plan.subscribers,
@@ -192,7 +191,7 @@ pub fn run(stage: &Stage, topic: &str, plan: &Plan) -> anyhow::Result<Outcome> {
         publish_with_header: Vec::with_capacity(batch * rounds),
         floor_send: Vec::with_capacity(batch * rounds),
     };
-    // Each subscriber counts one when it has joined.
+    // Each subscriber counts 1 when it has joined.
     sender.wait()?;
     let header = match plan.header_bytes {
         0 => None,
@@ -215,7 +214,7 @@ pub fn run(stage: &Stage, topic: &str, plan: &Plan) -> anyhow::Result<Outcome> {
             used_bytes = publisher.used_bytes();
         }
         sender.allow(sequence);
-        // All bytes are verified.
+        // Each subscriber counts 1 when it has verified the round's bytes.
         sender.done += 1;
         sender.wait()?;
     }
@@ -231,7 +230,7 @@ pub fn run(stage: &Stage, topic: &str, plan: &Plan) -> anyhow::Result<Outcome> {
 fn start_listeners(
     stage: &Stage,
     topic: &str,
-    plan: &Plan,
+    plan: &ExchangePlan,
     board: &Board,
     geometry: Geometry,
 ) -> anyhow::Result<Crew> {
@@ -249,7 +248,7 @@ fn start_listeners(
     Ok(crew)
 }
 
-fn publisher(stage: &Stage, topic: &str, plan: &Plan) -> anyhow::Result<Publisher> {
+fn publisher(stage: &Stage, topic: &str, plan: &ExchangePlan) -> anyhow::Result<Publisher> {
     let qos = PublisherQos {
         max_loans: plan.messages_per_round() as u32,
         loan_timeout: Duration::from_secs(60),
@@ -259,11 +258,11 @@ fn publisher(stage: &Stage, topic: &str, plan: &Plan) -> anyhow::Result<Publishe
     Ok(builder.keep_last(1).create()?)
 }
 
-/// The messages of a round, the first of which has number `sequence`.
+/// Loans and fills the messages of a round. The first has number `sequence`.
 fn filled_loans(
     publisher: &Publisher,
     gpu: Option<&Gpu>,
-    plan: &Plan,
+    plan: &ExchangePlan,
     sequence: u64,
 ) -> anyhow::Result<Vec<Loan>> {
     let mut loans = Vec::with_capacity(plan.messages_per_round());
@@ -282,8 +281,8 @@ fn filled_loans(
     Ok(loans)
 }
 
-/// What the subscribers wrote on the board.
-fn outcome(board: &Board, plan: &Plan) -> Outcome {
+/// Reads what the subscribers wrote on the board. The publisher's own fields stay empty.
+fn outcome(board: &Board, plan: &ExchangePlan) -> Outcome {
     let (rounds, all) = (plan.rounds(), plan.rounds() * plan.batch());
     let members = 0..plan.subscribers;
     let sum = |field| {
@@ -293,7 +292,7 @@ fn outcome(board: &Board, plan: &Plan) -> Outcome {
             .sum()
     };
     let (lost, corrupt) = (sum(Field::Lost), sum(Field::Corrupt));
-    // The results of a member's rounds of one kind; `each` per round.
+    // A member's results of all rounds with, or without, a header; `each` results per round.
     let of_kind = |member, area, each: usize, with_header: bool| -> Vec<u64> {
         let results = board.results(member, area, rounds * each);
         let rounds = results.chunks(each).enumerate();
@@ -332,8 +331,8 @@ struct Sender<'a> {
     gpu: Option<&'a Gpu>,
     crew: Crew,
     board: &'a Board,
-    plan: &'a Plan,
-    /// What every subscriber has to have counted before the next step.
+    plan: &'a ExchangePlan,
+    /// The count that every subscriber must reach in [`Field::Done`] before the next step.
     done: u64,
     publish: Vec<u64>,
     publish_with_header: Vec<u64>,
@@ -341,7 +340,7 @@ struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    /// Lets subscribers verify, and let go of, all messages so far.
+    /// Lets subscribers verify and release the first `messages` messages.
     fn allow(&self, messages: u64) {
         self.board.line(LET_GO)[0].store(messages, Ordering::Release);
     }
@@ -401,7 +400,7 @@ impl Sender<'_> {
         }
         let published = match self.gpu {
             Some(gpu) if self.plan.on_stream => loan.publish_on(gpu.handle()),
-            // `finish` has waited for the bytes.
+            // `filled_loans` has waited for the bytes.
             _ => loan.publish_on(Stream::NONE),
         };
         published.map_err(|unpublished| unpublished.error)?;
@@ -418,7 +417,7 @@ impl Sender<'_> {
 }
 
 /// A subscriber's side.
-pub fn listen(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()> {
+pub fn listen(orders: &Orders, plan: &ExchangePlan, board: &Board) -> anyhow::Result<()> {
     let node = node(&orders.config, "rgaps-bench-listener")?;
     let subscriber = node
         .subscriber(&orders.topic)
@@ -470,13 +469,13 @@ pub fn listen(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()>
 struct Listener<'a> {
     gpu: Option<(&'a Gpu, &'a DeviceBuffer)>,
     orders: &'a Orders,
-    plan: &'a Plan,
+    plan: &'a ExchangePlan,
     board: &'a Board,
     subscriber: Subscriber,
 }
 
 impl Listener<'_> {
-    /// The floor's messages of a round.
+    /// Receives the hops of a round.
     fn hops(&self, round: usize) -> anyhow::Result<()> {
         let (batch, member) = (self.plan.batch(), self.orders.member);
         let hops = WARM_UP + batch;
@@ -491,7 +490,7 @@ impl Listener<'_> {
         Ok(())
     }
 
-    /// Those of rgaps.
+    /// Receives the messages of a round.
     fn messages(&self, round: usize) -> anyhow::Result<Vec<Sample>> {
         let (batch, member) = (self.plan.batch(), self.orders.member);
         let mut samples = Vec::with_capacity(self.plan.messages_per_round());
@@ -532,7 +531,7 @@ impl Listener<'_> {
         Ok(())
     }
 
-    /// Waits for the floor's message in the same way as for rgaps's.
+    /// Waits for a hop of the floor, in the same way as for a message. Returns how long it took.
     fn hop(&self, number: u64) -> anyhow::Result<u64> {
         let sent_ns = floor::receive(self.board, 0, number, self.plan.wait, self.orders.member)?;
         Ok(monotonic_ns() - sent_ns)

@@ -22,13 +22,13 @@ use std::time::Duration;
 const TURN: usize = 0;
 /// Bell of the subscriber, for the floor.
 const READER: usize = 1;
-/// So that the subscriber sleeps.
+/// A pause before each turn, in which the publishers fall asleep on [`TURN`].
 const SETTLE: Duration = Duration::from_micros(100);
 const RECV_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What publishers do.
+/// The orders of the publishers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plan {
+pub struct FaninPlan {
     pub domain: Domain,
     pub size: u64,
     pub rounds: usize,
@@ -48,19 +48,19 @@ pub struct Fanin {
     pub machine: Machine,
 }
 
-/// So many publishers.
+/// The results for one number of publishers.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Count {
     pub publishers: usize,
     pub pairs: Vec<Pair>,
-    /// Of all pairs together.
+    /// The times of all pairs together.
     #[serde(flatten)]
     pub latency: Micros,
     pub floor: Short,
 }
 
-/// A publisher and the subscriber.
+/// The results for one publisher and the subscriber.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Pair {
@@ -82,7 +82,7 @@ pub fn fanin(
 ) -> anyhow::Result<Fanin> {
     let machine = Machine::describe();
     let stage = Stage::new(user, domain)?;
-    let plan = Plan {
+    let plan = FaninPlan {
         domain,
         size,
         rounds: messages,
@@ -134,16 +134,16 @@ struct Gathered {
 
 struct Reader<'a> {
     board: &'a Board,
-    plan: &'a Plan,
+    plan: &'a FaninPlan,
     subscriber: Subscriber,
     crew: Crew,
-    /// Publishers by the random number that their messages carry; their contents name them.
+    /// Publishers by the random id that their messages carry. `publisher_of` learns them from the messages' contents.
     known: HashMap<u64, usize>,
     gathered: Gathered,
     turn: u32,
 }
 
-fn gather(stage: &Stage, plan: &Plan, count: usize) -> anyhow::Result<Gathered> {
+fn gather(stage: &Stage, plan: &FaninPlan, count: usize) -> anyhow::Result<Gathered> {
     let geometry = Geometry {
         members: count,
         samples: 1,
@@ -196,7 +196,7 @@ fn gather(stage: &Stage, plan: &Plan, count: usize) -> anyhow::Result<Gathered> 
 }
 
 impl Reader<'_> {
-    /// All publishers wait for the next turn.
+    /// Waits until all publishers wait for the next turn.
     fn wait_until_ready(&mut self) -> anyhow::Result<()> {
         let (board, turn) = (self.board, u64::from(self.turn));
         let behind = |m: usize| board.field(m, Field::Done).load(Ordering::Acquire) <= turn;
@@ -276,8 +276,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Which publisher the message is from, if its bytes are what that publisher made for this
-    /// round.
+    /// Returns the publisher of the message, or None if its bytes are not those of any publisher in this round.
     fn publisher_of(&mut self, sample: &Sample, round: u64) -> anyhow::Result<Option<usize>> {
         let candidates = match self.known.get(&sample.publisher_id()) {
             Some(publisher) => *publisher..*publisher + 1,
@@ -294,8 +293,8 @@ impl Reader<'_> {
     }
 }
 
-/// A publisher's side.
-pub fn publish(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()> {
+/// Runs a publisher.
+pub fn publish(orders: &Orders, plan: &FaninPlan, board: &Board) -> anyhow::Result<()> {
     let node = node(&orders.config, "rgaps-bench-publisher")?;
     let publisher = node
         .publisher(&orders.topic)
@@ -319,11 +318,11 @@ pub fn publish(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()
         turn = wait_for_turn(board, orders.member, turn);
         loan.publish().map_err(|unpublished| unpublished.error)?;
     }
-    // The daemon keeps what a publisher that left has published until it is read.
+    // The daemon keeps the messages of a publisher that left until they are read.
     Ok(())
 }
 
-/// Says that this publisher is ready, and waits for the turn after `last`.
+/// Reports that this publisher is ready, and waits for the turn after `last`.
 fn wait_for_turn(board: &Board, member: usize, last: u32) -> u32 {
     board
         .field(member, Field::Done)

@@ -1,6 +1,6 @@
-//! `bench fanout`: what each further subscriber costs the publisher, and how far apart they hear.
+//! `bench fanout`: what each further subscriber costs the publisher, and how far apart in time subscribers get a message.
 
-use crate::exchange::{self, Outcome, Plan, Wait};
+use crate::exchange::{self, ExchangePlan, Outcome, Wait};
 use crate::machine::Machine;
 use crate::stage::Stage;
 use crate::summary::{round, slope, Micros, Short};
@@ -22,7 +22,7 @@ pub struct Fanout {
     pub machine: Machine,
 }
 
-/// A slope each.
+/// Slopes in microseconds per subscriber.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct PerSubscriber {
@@ -31,7 +31,7 @@ pub struct PerSubscriber {
     pub floor: FloorSlope,
 }
 
-/// The floor's: a store, and for sleepers a futex wake each.
+/// Slopes of the floor, which makes one store, and for sleepers a futex call for each.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct FloorSlope {
@@ -39,7 +39,7 @@ pub struct FloorSlope {
     pub sleeping: f64,
 }
 
-/// So many subscribers.
+/// Figures for one number of subscribers.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Count {
@@ -48,7 +48,7 @@ pub struct Count {
     pub sleeping: WaitReport,
 }
 
-/// Subscribers that are all awake, or all asleep.
+/// Figures for subscribers that are all awake, or all asleep.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct WaitReport {
@@ -56,21 +56,21 @@ pub struct WaitReport {
     pub wait: Wait,
     /// How long the publish call took.
     pub publish: Short,
-    /// From the publish call to the handler.
+    /// From the publish call until a subscriber has the message, over all subscribers.
     pub latency: Short,
-    /// The same of each subscriber.
+    /// The same for each subscriber.
     pub pairs: Vec<Short>,
     /// From the publish call until the last subscriber has the message.
     pub last: Short,
     /// Slowest minus fastest subscriber, per message.
     pub spread: Short,
-    /// What the publisher's memory holds while all subscribers hold all messages of a round, as a part
-    /// of these messages' bytes: 1 is each once.
+    /// Bytes in use in the publisher's memory while all subscribers hold all messages of a round, divided by the bytes of
+    /// these messages: 1 means one copy of each.
     pub memory: f64,
     pub floor: Floor,
 }
 
-/// The same of the floor.
+/// The same figures of the floor.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Floor {
@@ -91,14 +91,14 @@ pub fn fanout(
     let (mut lost, mut corrupt) = (0, 0);
     let mut counts = Vec::new();
     for &count in subscribers {
-        // A core each, or they would keep the publisher from running.
+        // Subscribers that poll need a core each. Otherwise they would keep the publisher from running.
         let awake = if count < machine.cores {
             Wait::Poll
         } else {
             Wait::Nap
         };
         let mut run = |wait| {
-            let plan = Plan {
+            let plan = ExchangePlan {
                 size,
                 messages,
                 wait,

@@ -1,5 +1,5 @@
-//! The floor of what tells another process that there is something: 64 bytes that it looks at, or
-//! sleeps beside.
+//! The floor of a notification: a 64-byte slot in shared memory that the receiver polls, with a futex beside it on which
+//! it may sleep.
 
 use crate::board::Board;
 use crate::exchange::Wait;
@@ -8,12 +8,12 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long one waits for a hop.
+/// How long a receiver waits for a hop.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long the pause is between two looks where there are more pollers than cores.
+/// Pause between two looks of a receiver that polls while there are more pollers than cores.
 pub const NAP: Duration = Duration::from_micros(100);
 
-/// Sends hop `number` of `writer`, and wakes who sleeps beside these bells.
+/// Sends hop `number` of `writer`. Wakes the receivers that sleep on `bells`, if receivers block.
 pub fn send(
     board: &Board,
     writer: usize,

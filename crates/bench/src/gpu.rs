@@ -1,8 +1,8 @@
-//! A GPU with a stream, kernels and memory of a benchmark's own.
+//! A GPU with a stream, kernels and memory for a benchmark.
 //!
-//! Everything is queued on the one stream. What it uses is kept until the stream has passed: memory of
-//! this process by [`DeviceBuffer`] and [`CudaMapping`], which callers drop after they have waited or
-//! fail and end; messages by rgaps.
+//! All work is queued on the one stream. Memory that it uses must outlive it. rgaps keeps messages until the stream has
+//! passed. Callers keep the [`DeviceBuffer`] and [`CudaMapping`] of this process until they have waited for the work, or
+//! fail, which ends the process.
 
 use crate::board::{Board, PinnedBoard};
 use anyhow::Context as _;
@@ -18,14 +18,14 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// No work that is waited for takes longer.
+/// Limit of each wait for the stream.
 pub const LIMIT: Duration = Duration::from_secs(30);
-/// How long MPS may take to say who its clients are.
+/// How long MPS may take to list its clients.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
 /// Bytes of a word.
 const WORD: u64 = 8;
 
-/// The GPU.
+/// A GPU as a benchmark uses it.
 pub struct Gpu {
     // Fields drop in this order: the stream's work has been waited for by then, or the process ends.
     stream: CudaStream,
@@ -46,7 +46,7 @@ impl Gpu {
         })
     }
 
-    /// The GPU of a domain; none of the host's.
+    /// The GPU of a domain; None for the host.
     pub fn of(domain: Domain) -> anyhow::Result<Option<Gpu>> {
         match domain {
             Domain::Host => Ok(None),
@@ -63,12 +63,12 @@ impl Gpu {
         &self.context.device().name
     }
 
-    /// The stream on which all is queued.
+    /// The stream on which all work is queued.
     pub fn handle(&self) -> Stream {
         self.stream.handle()
     }
 
-    /// Waits for all work, looking all the time.
+    /// Waits for all queued work, by polling. `what` names the work in the error.
     pub fn finish(&self, what: &str) -> anyhow::Result<()> {
         let deadline = Instant::now() + LIMIT;
         while !self.stream.is_idle()? {
@@ -78,12 +78,12 @@ impl Gpu {
         Ok(())
     }
 
-    /// Zeroed memory of this process's own for `count` numbers.
+    /// Allocates zeroed GPU memory for `count` numbers of 8 bytes.
     pub fn numbers(&self, count: usize) -> anyhow::Result<DeviceBuffer> {
         self.buffer(count as u64 * WORD)
     }
 
-    /// Zeroed memory of this process's own.
+    /// Allocates zeroed GPU memory.
     pub fn buffer(&self, bytes: u64) -> anyhow::Result<DeviceBuffer> {
         let zeros = vec![0u8; bytes as usize];
         // SAFETY: the slice is readable for its length; the call returns when it is copied.
@@ -93,7 +93,7 @@ impl Gpu {
         copy.context("memory of the GPU")
     }
 
-    /// The numbers, after the work queued so far.
+    /// Waits for the work queued so far, and reads the numbers.
     pub fn read_numbers(&self, numbers: &DeviceBuffer) -> anyhow::Result<Vec<u64>> {
         self.finish("kernels whose results are wanted")?;
         let mut bytes = vec![0; numbers.bytes() as usize];
@@ -104,10 +104,11 @@ impl Gpu {
             .collect())
     }
 
-    /// Queues filling a loan, of whole words, with the contents of `seed`. It is published on this stream.
+    /// Queues filling a loan with the contents of `seed`. Its length is whole words. The caller publishes it on this stream, or
+    /// waits for the stream first.
     pub fn fill(&self, loan: &mut Loan, seed: u64) -> anyhow::Result<()> {
-        // SAFETY: the loan is exclusively ours, and is published behind this work; where a benchmark
-        // fails before, its process ends.
+        // SAFETY: the caller borrows the loan exclusively, so nobody else uses its bytes until it is published, which
+        // happens behind this work. If a benchmark fails before that, its process ends.
         unsafe {
             self.kernels
                 .fill_pattern(self.handle(), loan.address(), loan.len() / WORD, seed)?
@@ -115,8 +116,8 @@ impl Gpu {
         Ok(())
     }
 
-    /// Queues adding how many words of a sample differ from the contents of `seed` to number `index`.
-    /// The sample is kept until that is done, also when it is dropped.
+    /// Queues a check that adds the number of words of a sample that differ from the contents of `seed` to number `index`
+    /// of `wrong`. rgaps keeps the sample until the check has ended, also when it is dropped.
     pub fn check(
         &self,
         sample: &Sample,
@@ -135,7 +136,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// The same with memory of this process's own.
+    /// The same for a buffer of this process.
     pub fn check_buffer(
         &self,
         buffer: &DeviceBuffer,
@@ -153,7 +154,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Queues filling memory of this process's own with the contents of `seed`.
+    /// Queues filling a buffer of this process with the contents of `seed`.
     pub fn fill_buffer(&self, buffer: &DeviceBuffer, seed: u64) -> anyhow::Result<()> {
         let (address, words) = (buffer.address(), buffer.bytes() / WORD);
         // SAFETY: this process allocated the buffer, and freeing it waits for all work of the GPU; the kernel
@@ -172,7 +173,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Queues a kernel that takes so long; none of no time.
+    /// Queues a kernel that spins for `nanoseconds`; queues nothing for 0.
     pub fn spin(&self, nanoseconds: u64) -> anyhow::Result<()> {
         if nanoseconds > 0 {
             self.kernels.spin(self.handle(), nanoseconds)?;
@@ -189,7 +190,7 @@ impl Gpu {
             .context("a stream cannot write numbers to memory here")
     }
 
-    /// Queues waiting for a number there.
+    /// Queues waiting until the first word of a line of the board is at least `value`, in cyclic comparison.
     pub fn wait(&self, board: &PinnedBoard, line: usize, value: u64) -> anyhow::Result<()> {
         let on = self.streams.enter(&self.context, self.handle())?;
         // SAFETY: `line_offset` checked that the word lies in the board, which stays registered until the driver
@@ -198,7 +199,7 @@ impl Gpu {
             .context("a stream cannot wait for numbers in memory here")
     }
 
-    /// Whether work is queued.
+    /// Whether all queued work has ended.
     pub fn is_idle(&self) -> anyhow::Result<bool> {
         Ok(self.stream.is_idle()?)
     }
@@ -211,8 +212,8 @@ impl Gpu {
         from: &DeviceBuffer,
     ) -> anyhow::Result<()> {
         assert!(offset + from.bytes() <= to.bytes());
-        // SAFETY: both ranges are there until the work has finished: freeing either waits for it. Who
-        // else uses that part of the board is told after the copy.
+        // SAFETY: the range of the board was just checked, and that of the buffer is all of it. Both exist until the work has
+        // finished: freeing either waits for it. The caller has the turn to write that part of the board.
         unsafe {
             self.stream
                 .copy(to.device_address() + offset, from.address(), from.bytes())?
@@ -220,7 +221,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Queues the reverse.
+    /// Queues copying registered memory from `offset` on to all of a buffer.
     pub fn copy_in(
         &self,
         to: &DeviceBuffer,
@@ -228,8 +229,8 @@ impl Gpu {
         offset: u64,
     ) -> anyhow::Result<()> {
         assert!(offset + to.bytes() <= from.bytes());
-        // SAFETY: the range of the board was just checked, and that of the buffer is all of it. Both are there until
-        // the work has finished: freeing either waits for it. The caller has the turn to read that part of the board.
+        // SAFETY: the range of the board was just checked, and that of the buffer is all of it. Both exist until the work has
+        // finished: freeing either waits for it. The caller has the turn to read that part of the board.
         unsafe {
             self.stream
                 .copy(to.address(), from.device_address() + offset, to.bytes())?
@@ -237,16 +238,17 @@ impl Gpu {
         Ok(())
     }
 
-    /// Copies from host memory that the driver does not know, and waits.
+    /// Copies from pageable host memory to a buffer, and waits.
     pub fn copy_in_pageable(&self, to: &DeviceBuffer, from: &[u8]) -> anyhow::Result<()> {
         assert!(from.len() as u64 <= to.bytes());
         let (address, bytes) = (from.as_ptr().addr() as u64, from.len() as u64);
-        // SAFETY: the slice is borrowed, and the buffer there, until the copy was waited for.
+        // SAFETY: slice and buffer are borrowed until `finish` has waited for the copy. The slice is no longer than the
+        // buffer, which was just checked.
         unsafe { self.stream.copy(to.address(), address, bytes)? };
         self.finish("a copy from pageable memory")
     }
 
-    /// The reverse.
+    /// Copies from a buffer to pageable host memory, and waits.
     pub fn copy_out_pageable(&self, to: &mut [u8], from: &DeviceBuffer) -> anyhow::Result<()> {
         assert!(to.len() as u64 <= from.bytes());
         let (address, bytes) = (to.as_mut_ptr().addr() as u64, to.len() as u64);
@@ -264,7 +266,8 @@ impl Gpu {
         bytes: u64,
     ) -> anyhow::Result<()> {
         assert!(bytes <= to.bytes() && bytes <= from.bytes());
-        // SAFETY: both are kept until the copy was waited for, and nobody else knows them.
+        // SAFETY: both have at least `bytes` bytes, which was just checked. Callers keep both until they have waited for the
+        // copy, and no other code uses them.
         unsafe { self.stream.copy(to.address(), from.address(), bytes)? };
         Ok(())
     }
@@ -275,16 +278,16 @@ fn number(numbers: &DeviceBuffer, index: usize) -> u64 {
     numbers.address() + index as u64 * WORD
 }
 
-/// Memory of this process's own for a bare copy, of the kind that pools are made of.
+/// Memory of this process for a bare copy, of the same kind as pools.
 pub(crate) enum CopyMemory {
     Device(CudaMapping),
-    /// On a GPU that `reached_by` does not reach: the driver finds a way.
+    /// Memory of a GPU that the copying GPU cannot reach directly: the driver chooses how to copy.
     Far(DeviceBuffer),
     Pinned(PinnedBuffer, u64),
 }
 
 impl CopyMemory {
-    /// In a domain, for copies that the GPU `reached_by` makes.
+    /// Allocates memory in a domain, for copies by the GPU `reached_by`.
     pub fn new(domain: Domain, reached_by: &Gpu, bytes: u64) -> anyhow::Result<CopyMemory> {
         let context = reached_by.context();
         let driver = context.driver();
@@ -324,7 +327,7 @@ impl CopyMemory {
     }
 }
 
-/// Whether this process, which has a context, is a client of MPS: its control says so.
+/// Whether this process, which has a context, is a client of MPS. Asks MPS's control for its clients.
 pub fn is_under_mps() -> bool {
     let control = MpsControl::of_this_process();
     let servers = control.and_then(|control| control.servers(ASK_LIMIT).ok());

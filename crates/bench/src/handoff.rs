@@ -1,15 +1,15 @@
-//! `bench handoff`: from the end of a publisher's kernel to the begin of a subscriber's.
+//! `bench handoff`: the time from the end of a publisher's kernel to the start of a subscriber's.
 //!
-//! Two processes send a message there and one back, in turns with the bare pattern. The sender queues a
-//! kernel that fills the message, one that writes the GPU's clock, and publishes behind them. The
-//! receiver, once it has the message, has its stream wait for it and queues a kernel that writes the
-//! clock, then one that checks every word. A hand-over is the time between the two clocks.
+//! In each round two processes send each other one message, then one hop of the floor. The sender queues a kernel
+//! that fills the message and one that stamps it with the GPU's clock, and publishes on that stream. The receiver
+//! makes its stream wait for the message, and queues a kernel that stamps the clock and one that checks every word.
+//! The hand-over is the difference of the two stamps.
 //!
-//! On one GPU that is one clock, which all processes share. Two GPUs have two that differ; there the
-//! time is that of a message there and one back, halved, from which the difference cancels out.
+//! All processes on one GPU share its clock. The clocks of two GPUs differ by an unknown offset. It cancels out in
+//! the sum of a hand-over there and one back, so half of that sum is reported.
 //!
-//! The floor is the same in the same order without rgaps: a number that the stream writes behind the
-//! kernels, a 64-byte slot that the receiver waits at, a wait for the number, kernels.
+//! The floor does the same steps without rgaps: after the kernels the stream writes a number to shared memory, the
+//! receiver waits for a 64-byte slot, and its stream waits for the number before its kernels.
 
 use crate::board::{Board, Field, Geometry, PinnedBoard};
 use crate::contents::seed;
@@ -29,21 +29,22 @@ use std::time::Duration;
 
 /// Rounds that are not timed.
 const WARM_UP: usize = 8;
-/// Nothing that one waits for takes longer.
+/// Limit of each wait.
 const SOON: Duration = Duration::from_secs(30);
-/// What the floor's buffer holds.
+/// Seed of the contents of the floor's buffer.
 const PAYLOAD: u64 = 7;
-/// What ends every wait of a stream: comparisons are cyclic, so this is the largest that is large.
+/// Ends every wait of a stream for a number in a line. The GPU compares the sign of the difference, as a 64-bit
+/// integer, so a larger value would count as below small numbers.
 const LET_GO: u64 = i64::MAX as u64;
 
-/// What is stamped in a round, and in which area of the results.
+/// Result areas, one for each stamp of a round: when the receiver's kernels begin, and when the sender's end.
 const BEGIN: usize = 0;
 const END: usize = 1;
 const FLOOR_BEGIN: usize = 2;
 const FLOOR_END: usize = 3;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plan {
+pub struct HandoffPlan {
     gpus: [GpuUuid; 2],
     size: u64,
     kernel_ns: u64,
@@ -51,7 +52,7 @@ pub struct Plan {
     rounds: usize,
 }
 
-impl Plan {
+impl HandoffPlan {
     fn total(&self) -> usize {
         WARM_UP + self.rounds
     }
@@ -67,9 +68,9 @@ pub struct Handoff {
     pub wait: Wait,
     /// `one`: both clocks are one GPU's. `halved`: a hand-over there and one back, halved.
     pub clock: Clock,
-    /// What the GPU's clock goes by.
+    /// The step in which the GPU's clock advances.
     pub clock_step_ns: u64,
-    /// The first of `sizes`, in short.
+    /// The summary of the first of `sizes`.
     #[serde(flatten)]
     pub first: Option<Brief>,
     pub sizes: Vec<Size>,
@@ -78,7 +79,7 @@ pub struct Handoff {
     pub machine: Machine,
 }
 
-/// A hand-over of one size in short.
+/// Hand-overs of one size in four numbers.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Brief {
@@ -102,18 +103,18 @@ pub enum Clock {
 #[allow(missing_docs)]
 pub struct Size {
     pub size: u64,
-    /// The publisher's kernel takes so long before it writes: 0 is as long as writing takes.
+    /// How long a kernel spins on the publisher's stream before the message is filled; 0: there is no such kernel.
     pub kernel_us: u64,
     pub mps: bool,
     #[serde(flatten)]
     pub time: Micros,
     pub floor_us: f64,
     pub floor_p99_us: f64,
-    /// Hand-overs behind the distributions.
+    /// Number of times in each distribution.
     pub count: usize,
 }
 
-/// Hands over `messages` messages each way for each size and each length of the publisher's kernel.
+/// Measures `messages` hand-overs in each direction for each size and each duration of the publisher's kernel.
 pub fn handoff(
     user: &Config,
     gpus: [usize; 2],
@@ -158,7 +159,7 @@ pub fn handoff(
             "a message has whole words of 8 bytes, not {size} bytes"
         );
         for &kernel_us in kernels_us {
-            let plan = Plan {
+            let plan = HandoffPlan {
                 gpus,
                 size,
                 kernel_ns: kernel_us * 1000,
@@ -171,7 +172,7 @@ pub fn handoff(
     Ok(report)
 }
 
-fn run(stage: &Stage, gpu: &Gpu, plan: &Plan, report: &mut Handoff) -> anyhow::Result<()> {
+fn run(stage: &Stage, gpu: &Gpu, plan: &HandoffPlan, report: &mut Handoff) -> anyhow::Result<()> {
     let geometry = Geometry {
         members: 1,
         samples: plan.total(),
@@ -220,10 +221,11 @@ fn run(stage: &Stage, gpu: &Gpu, plan: &Plan, report: &mut Handoff) -> anyhow::R
     Ok(())
 }
 
-/// Nanoseconds of hand-overs.
+/// Returns the hand-overs in nanoseconds, from the stamps of this process (all areas, one behind the other) and of the
+/// other process (by area).
 fn times(
     clock: Clock,
-    plan: &Plan,
+    plan: &HandoffPlan,
     own: &[u64],
     others: &[Vec<u64>],
     begin: usize,
@@ -251,8 +253,8 @@ fn times(
     Ok(times)
 }
 
-/// The other process.
-pub fn hand_back(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()> {
+/// Runs the other process: it receives first, and reports its stamps on the board.
+pub fn hand_back(orders: &Orders, plan: &HandoffPlan, board: &Board) -> anyhow::Result<()> {
     let node = node(&orders.config, "rgaps-bench-handoff")?;
     let gpu = Gpu::open(plan.gpus[1])?;
     let found = Side::new(&node, &orders.topic, plan, board, &gpu, 1)?.all()?;
@@ -274,7 +276,7 @@ pub fn hand_back(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<
     Ok(())
 }
 
-/// What a process found.
+/// The results of a process.
 struct Found {
     stamps: Vec<u64>,
     step_ns: u64,
@@ -282,17 +284,17 @@ struct Found {
     corrupt: u64,
 }
 
-/// One of the two processes.
+/// The publisher, subscriber and memory of one of the two processes.
 struct Side<'a> {
-    plan: &'a Plan,
+    plan: &'a HandoffPlan,
     board: &'a Board,
     gpu: &'a Gpu,
     own: usize,
     publisher: Publisher,
     subscriber: Subscriber,
-    /// Rounds of each area, one area behind the other.
+    /// The stamps of all rounds by area, one area behind the other.
     stamps: DeviceBuffer,
-    /// Wrong words per message, then per hop of the floor.
+    /// Wrong words of each message, then of each hop of the floor.
     wrong: DeviceBuffer,
     payload: DeviceBuffer,
     lines: PinnedBoard,
@@ -302,7 +304,7 @@ impl<'a> Side<'a> {
     fn new(
         node: &rgaps::Node,
         topic: &str,
-        plan: &'a Plan,
+        plan: &'a HandoffPlan,
         board: &'a Board,
         gpu: &'a Gpu,
         own: usize,
@@ -345,7 +347,7 @@ impl<'a> Side<'a> {
     fn all(&self) -> anyhow::Result<Found> {
         let outcome = (0..self.plan.total()).try_for_each(|round| self.round(round));
         if outcome.is_err() {
-            // Nothing that is queued waits any longer, or it could not be freed.
+            // End the waits of queued work: dropping the buffers waits for that work.
             for line in 0..2 {
                 self.board.line(line)[0].store(LET_GO, Ordering::Release);
             }
@@ -458,7 +460,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// The largest step that all these times are whole numbers of, but for where they begin.
+/// Returns the clock's step: the greatest common divisor of the stamps' differences, 0 if all stamps are the same.
 fn step(stamps: &[u64]) -> u64 {
     let greatest_common = |mut a: u64, mut b: u64| {
         while b != 0 {
@@ -477,14 +479,14 @@ mod tests {
 
     #[test]
     fn the_difference_of_two_clocks_cancels_out() {
-        let plan = Plan {
+        let plan = HandoffPlan {
             gpus: [GpuUuid([0; 16]), GpuUuid([1; 16])],
             size: 8,
             kernel_ns: 0,
             wait: Wait::Poll,
             rounds: 1,
         };
-        // Ours sends at 1000 and hears at 1100; theirs, far ahead or behind, hears and sends 20 apart.
+        // This side sends at 1000 and receives at 1100. The other side, whose clock has any offset, sends 20 after it receives.
         for theirs_begin in [5u64, 1 << 60] {
             let mut ours = vec![0; 4 * plan.total()];
             let mut theirs = vec![vec![0; plan.total()]; 4];

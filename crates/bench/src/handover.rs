@@ -1,9 +1,8 @@
-//! From one process's kernel to another's on the same GPU: the bare pattern, without rgaps.
+//! Times hand-overs from one process's kernel to another's on the same GPU, without rgaps.
 //!
-//! Two processes queue a kernel and a number written behind it, each after a wait for the other's
-//! number, many times over and before the first of them may run. What is timed is the GPU alone: no
-//! processor has a part in it. Without MPS the two processes take turns on the GPU, and each hand-over
-//! waits for one.
+//! Each of two processes queues a wait for the other's number, a kernel, and the write of its own number, many times
+//! over. A gate holds both streams until everything is queued, so the time is the GPU's alone: no CPU takes part.
+//! Without MPS the two processes take turns on the GPU, and each hand-over waits for a turn.
 
 use crate::board::{Board, Field, Geometry, PinnedBoard};
 use crate::crew::{Crew, Job, Orders};
@@ -19,20 +18,20 @@ use std::time::{Duration, Instant};
 /// Hand-overs there and back that are queued at once; a driver's queue has room for about a thousand
 /// operations.
 const BATCH: u64 = 32;
-/// Batches that are timed, after one that is not.
+/// Timed batches. One untimed batch comes before them.
 const BATCHES: u64 = 16;
-/// Nothing takes longer; loading the driver and the kernels takes seconds.
+/// The run fails if a step takes longer. Loading the driver and the kernels alone takes seconds.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Lines of the board with the numbers that the streams write: the first process's, the second's, and
-/// that which lets both go.
+/// Lines of the board with the numbers that the streams of the first and of the second process write.
 const NUMBERS: [usize; 2] = [0, 1];
+/// Line of the board with the number of the batches that both streams may run.
 const GATE: usize = 2;
-/// What ends every wait: comparisons are cyclic, so this is the largest that is large.
+/// Ends every wait of a stream. Streams compare cyclically, so no larger number is above zero.
 const LET_GO: u64 = i64::MAX as u64;
 
-/// What the two processes are told.
+/// The orders of both processes.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Plan {
+pub struct HandoverPlan {
     gpu: GpuUuid,
 }
 
@@ -43,11 +42,11 @@ pub struct Handover {
     pub p50_us: f64,
     pub min_us: f64,
     pub max_us: f64,
-    /// Hand-overs that were timed.
+    /// Timed hand-overs.
     pub count: u64,
 }
 
-/// Measures between two new processes with these variables in their environment.
+/// Times hand-overs between two new processes, which get `environment` added to theirs.
 pub fn handover(gpu: GpuUuid, environment: &[(&str, &str)]) -> anyhow::Result<Handover> {
     let geometry = Geometry {
         members: 2,
@@ -61,7 +60,7 @@ pub fn handover(gpu: GpuUuid, environment: &[(&str, &str)]) -> anyhow::Result<Ha
             geometry,
             config: Config::default(),
             topic: String::new(),
-            job: Job::HandOver(Plan { gpu }),
+            job: Job::HandOver(HandoverPlan { gpu }),
         };
         crew.add_with(&orders, &board, environment)?;
     }
@@ -71,7 +70,7 @@ pub fn handover(gpu: GpuUuid, environment: &[(&str, &str)]) -> anyhow::Result<Ha
         results() == BATCHES || Instant::now() >= deadline
     })?;
     if results() != BATCHES {
-        // Dropping the crew ends both, and what is queued.
+        // Dropping the crew ends both processes, and with them their queued work.
         bail!(
             "two kernels did not get through with their hand-overs in {} s",
             LIMIT.as_secs()
@@ -89,8 +88,8 @@ pub fn handover(gpu: GpuUuid, environment: &[(&str, &str)]) -> anyhow::Result<Ha
     })
 }
 
-/// One of the two.
-pub(crate) fn hand_over(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()> {
+/// Runs one of the two processes.
+pub(crate) fn hand_over(orders: &Orders, plan: &HandoverPlan, board: &Board) -> anyhow::Result<()> {
     let context = Context::retain(Driver::load()?, plan.gpu)?;
     let kernels = Kernels::load(context.clone())?;
     let numbers = board.register(&context)?;
@@ -105,7 +104,7 @@ pub(crate) fn hand_over(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::
         on: streams.enter(&context, stream.handle())?,
     };
     let outcome = (0..=BATCHES).try_for_each(|batch| member.batch(batch));
-    // Whatever came of it, nothing that is queued waits any longer.
+    // After a failure, ends all waits that either stream has queued.
     for line in [NUMBERS[0], NUMBERS[1], GATE] {
         if outcome.is_err() {
             board.line(line)[0].store(LET_GO, Ordering::Release);
@@ -147,7 +146,7 @@ impl Member<'_> {
             self.board.line(GATE)[0].store(batch + 1, Ordering::Release);
             until("the kernels", || Ok(self.on.is_idle()?))?;
             let took = begun.elapsed().as_nanos() as u64;
-            // The first one warms up.
+            // The first batch warms up.
             if let Some(index) = batch.checked_sub(1) {
                 let results = self.board.data(0, 0);
                 results[index as usize].store(took, Ordering::Relaxed);
@@ -168,14 +167,14 @@ impl Member<'_> {
     }
 
     fn write(&self, line: usize, number: u64) -> anyhow::Result<()> {
-        // SAFETY: the word is of the registered board, whose words are atomics of 8 bytes; the
-        // registration is dropped after the work has finished, which the driver waits for.
+        // SAFETY: `address` is in the registered board, whose words are atomics of 8 bytes. `hand_over` drops the
+        // registration after the work has finished, which the driver waits for.
         unsafe { self.on.write_value(self.address(line), number) }.context("a number's write")
     }
 
     fn wait_for(&self, line: usize, number: u64) -> anyhow::Result<()> {
-        // SAFETY: the word is of the registered board, whose words are atomics of 8 bytes, and the stream only reads
-        // it. The registration is dropped after the work has finished, which the driver waits for.
+        // SAFETY: `address` is in the registered board, whose words are atomics of 8 bytes, and the stream only reads
+        // it. `hand_over` drops the registration after the work has finished, which the driver waits for.
         unsafe { self.on.wait_value(self.address(line), number) }.context("a wait for a number")
     }
 }

@@ -1,8 +1,8 @@
-//! `bench latency`: from the publish call to the handler.
+//! `bench latency`: how long a message takes from the publish call until a subscriber has it.
 
 use crate::copied::{copied, Copied};
 use crate::enqueue::{enqueue, Enqueue};
-use crate::exchange::{self, Plan, Wait};
+use crate::exchange::{self, ExchangePlan, Wait};
 use crate::gpu::{is_under_mps, Gpu};
 use crate::machine::Machine;
 use crate::stage::Stage;
@@ -26,7 +26,7 @@ pub struct Latency {
     pub messages: usize,
     pub lost: u64,
     pub corrupt: u64,
-    /// The first message after filling and verifying, which wash the caches; not in the above.
+    /// Latency of each round's first message, right after filling and verifying evicted the caches. Not part of `latency`.
     pub first: Short,
     pub floor: Short,
     /// How long the publish call took.
@@ -38,12 +38,12 @@ pub struct Latency {
     pub machine: Machine,
 }
 
-/// Of messages with a header, in turns with those without.
+/// Figures of messages with a header, measured in turns with those without.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct WithHeader {
     pub header_bytes: usize,
-    /// Until the subscriber has read the header, too.
+    /// From the publish call until the subscriber has read the header.
     #[serde(flatten)]
     pub latency: Micros,
     pub messages: usize,
@@ -54,22 +54,22 @@ pub struct WithHeader {
     pub publish_ratio: f64,
 }
 
-/// Of messages in GPU memory.
+/// Figures of messages in GPU memory.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct OnGpu {
     /// This process was a client of MPS.
     pub mps: bool,
-    /// The same, published on the stream that wrote the messages; all work on it is done.
+    /// Messages published on the stream that wrote them, when all work on it is done.
     pub idle_stream: IdleStream,
-    /// The same with a kernel in flight on that stream.
+    /// Messages published on that stream with a kernel in flight.
     pub in_flight: InFlight,
     pub enqueue: Enqueue,
     /// The bytes copied through pinned host memory, to one subscriber.
     pub copied: Copied,
 }
 
-/// The CPU's way of a message where the driver is asked whether there is work to wait for.
+/// Latency between CPUs when rgaps must ask the driver whether the stream has work to wait for.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct IdleStream {
@@ -79,7 +79,7 @@ pub struct IdleStream {
     pub publish: Short,
 }
 
-/// The CPU's way of a message while the GPU is at work.
+/// Latency between CPUs while the GPU works on the publisher's stream.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct InFlight {
@@ -88,9 +88,9 @@ pub struct InFlight {
     pub latency: Micros,
     pub messages: usize,
     pub publish: Short,
-    /// The hop, with such a kernel in flight as well.
+    /// The floor with such a kernel in flight as well.
     pub floor: Short,
-    /// The median, and that of the publish call, beyond those of the idle stream.
+    /// How much the medians of the latency and of the publish call exceed those with an idle stream.
     pub grew_us: f64,
     pub publish_grew_us: f64,
 }
@@ -118,7 +118,7 @@ pub struct LatencyOptions {
     pub header_bytes: usize,
 }
 
-/// Times messages from the publish call to the handler.
+/// Measures the latency of messages.
 pub fn latency(user: &Config, options: &LatencyOptions) -> anyhow::Result<Latency> {
     let LatencyOptions {
         domain,
@@ -132,7 +132,7 @@ pub fn latency(user: &Config, options: &LatencyOptions) -> anyhow::Result<Latenc
     } = *options;
     let machine = Machine::describe();
     let stage = Stage::new(user, domain)?;
-    let plan = Plan {
+    let plan = ExchangePlan {
         size,
         messages,
         wait,
@@ -177,19 +177,19 @@ pub fn latency(user: &Config, options: &LatencyOptions) -> anyhow::Result<Latenc
     })
 }
 
-/// The same on streams of a GPU; and how many messages were lost and corrupt.
+/// Measures messages that are published on a stream of a GPU. Also returns how many were lost, and how many corrupt.
 fn on_gpu(
     stage: &Stage,
     uuid: GpuUuid,
-    plan: &Plan,
+    plan: &ExchangePlan,
     kernel_us: u64,
 ) -> anyhow::Result<(OnGpu, (u64, u64))> {
-    let idle = Plan {
+    let idle = ExchangePlan {
         on_stream: true,
         header_bytes: 0,
         ..plan.clone()
     };
-    let busy = Plan {
+    let busy = ExchangePlan {
         kernel_ns: kernel_us * 1000,
         messages: plan.messages.min(IN_FLIGHT_MAX),
         ..idle.clone()

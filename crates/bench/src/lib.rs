@@ -1,14 +1,13 @@
 //! The figures of rgaps, each beside its floor in the same run.
 //!
-//! A figure alone says little on a machine that does other things meanwhile. So every benchmark
-//! alternates, block by block and between the same processes, between rgaps and the least that
-//! could do the same job: a 64-byte slot in shared memory, waited for in the same way. What they
-//! are compared with is disturbed by what disturbs them.
+//! A figure alone says little on a machine that does other things meanwhile. So every benchmark alternates, block by
+//! block and between the same processes, between rgaps and its *floor*: the least that could do the same job. For a
+//! message that is a 64-byte slot in shared memory, for which receivers wait in the same way as for a message. A
+//! disturbance of the machine then affects both.
 //!
-//! The processes are this program again ([`crew::member`]), with a [`board`] of shared memory between
-//! them for turns, results and the floor. Each run has a daemon of its own, in a folder of its
-//! own, so that neither disturbs what else runs in the realm. Contents differ in every message
-//! and are verified whole by every receiver, outside of what is timed.
+//! The processes run the same program ([`crew::member`]) and share a [`board`] of memory for turns, results and the
+//! floor. Each run has a daemon and a folder of its own, so it does not disturb the user's realm. Every message has
+//! other contents, and every receiver verifies all of them outside of the timed sections.
 //!
 //! The public modules serve the unpublished crate `compare`, which measures designs of papers beside
 //! these benchmarks.
@@ -56,7 +55,7 @@ pub use path::{path, Path};
 pub use spread::{spread, Spread};
 pub use throughput::{throughput, Throughput};
 
-/// What the hidden command of `rgaps` that runs a member does with its argument.
+/// Runs a member of `rgaps bench`, with the argument of the hidden command as its orders.
 pub fn member(orders: &str) -> anyhow::Result<()> {
     crew::member::<crew::Job>(orders)
 }

@@ -3,7 +3,7 @@
 use rgaps_cuda::Driver;
 use serde::Serialize;
 
-/// What a reader needs to know to compare.
+/// The properties of a machine that matter when figures are compared.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)] // the names say it
 pub struct Machine {
@@ -12,14 +12,14 @@ pub struct Machine {
     pub memory_bytes: u64,
     pub kernel: String,
     pub gpus: Vec<String>,
-    /// Processes that wanted to run in the last minute, before the benchmark.
+    /// Average number of runnable processes in the minute before the benchmark.
     pub load: f64,
-    /// The clock's two readings around nothing.
+    /// Shortest difference of two readings of the clock, one right after the other.
     pub clock_ns: u64,
 }
 
 impl Machine {
-    /// This one.
+    /// Describes this machine.
     pub fn describe() -> Machine {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let system = rustix::system::uname();

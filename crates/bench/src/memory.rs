@@ -1,4 +1,4 @@
-//! `bench memory`: what an idle topic takes, and what the daemon does.
+//! `bench memory`: the memory of an idle topic, and of the daemon.
 
 use crate::machine::Machine;
 use crate::stage::Stage;
@@ -11,9 +11,9 @@ use std::os::unix::fs::MetadataExt;
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)] // the names say it
 pub struct Memory {
-    /// Topics that were made, each with a publisher and a subscriber, without a message.
+    /// Number of topics, each with a publisher and a subscriber, and without a message.
     pub topics: u64,
-    /// Memory that was touched for each of them: shared, the daemon's and the client's.
+    /// Memory that was touched for each topic: the sum of `idle_topic`.
     pub idle_topic_bytes: u64,
     pub idle_topic: Parts,
     /// The daemon's resident memory before there was any topic, and with all of them.
@@ -22,7 +22,7 @@ pub struct Memory {
     pub machine: Machine,
 }
 
-/// Per topic.
+/// Memory per topic: shared, the daemon's private memory, and the client's.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Parts {
@@ -31,13 +31,13 @@ pub struct Parts {
     pub client_bytes: u64,
 }
 
-/// Makes `topics` topics and looks what that took.
+/// Creates `topics` topics and measures the memory that they take.
 pub fn memory(user: &Config, topics: u64) -> anyhow::Result<Memory> {
     let machine = Machine::describe();
     let stage = Stage::new(user, Domain::Host)?;
     let daemon = stage.node.status()?.pid;
     let daemon_rss_bytes = status_bytes(&daemon.to_string(), "VmRSS:")?;
-    // What comes with the first topic of a zone comes once.
+    // The first topic of a zone also creates the zone's shared memory, which later topics use.
     let _first = members(&stage, "bench/memory/first")?;
     let before = Touched::now(daemon)?;
     let made = (0..topics).map(|topic| members(&stage, &format!("bench/memory/{topic}")));
@@ -68,12 +68,13 @@ fn members(stage: &Stage, topic: &str) -> anyhow::Result<(rgaps::Publisher, rgap
     Ok((publisher, stage.node.subscriber(topic).create()?))
 }
 
+/// Bytes of memory that exist now.
 struct Touched {
-    /// Pages of the daemon's memfds, whoever touched them.
+    /// Pages of the daemon's memfds, whichever process touched them.
     shared: u64,
     /// The daemon's private memory.
     daemon: u64,
-    /// This process's.
+    /// The private memory of this process.
     client: u64,
 }
 
@@ -95,7 +96,7 @@ fn status_bytes(process: &str, field: &str) -> anyhow::Result<u64> {
     Ok(kib.with_context(|| format!("{path} has no {field}"))? << 10)
 }
 
-/// Memory behind a process's memfds, each counted once.
+/// Returns the bytes of memory behind the rgaps memfds of a process, each counted once.
 fn memfd_bytes(process: u32) -> anyhow::Result<u64> {
     let folder = format!("/proc/{process}/fd");
     let mut inodes = std::collections::HashMap::new();

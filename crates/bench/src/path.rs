@@ -1,7 +1,7 @@
 //! `bench path`: loan, fill, publish, receive, verify, release, between two marks.
 //!
-//! Not a figure: a test runs it under strace and looks for system calls between the marks, of which
-//! there must be none in either process. The mark is `getppid`, which nothing else here calls.
+//! It measures nothing. A test runs it under strace, and checks that neither process makes a system call between the
+//! marks. The mark is a call of `getppid`, which nothing else here calls.
 
 use crate::board::{Board, Field, Geometry};
 use crate::contents;
@@ -12,11 +12,11 @@ use rgaps_sync::spin_hint;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering;
 
-/// Messages before the first mark: memory is leased, pages are touched.
+/// Messages before the first mark. They lease the memory and touch its pages.
 const WARM_UP: u64 = 256;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plan {
+pub struct PathPlan {
     pub size: u64,
     pub messages: u64,
 }
@@ -37,7 +37,7 @@ fn mark() {
 /// Sends `messages` messages between the marks.
 pub fn path(user: &Config, size: u64, messages: u64) -> anyhow::Result<Path> {
     let stage = Stage::new(user, Domain::Host)?;
-    let plan = Plan { size, messages };
+    let plan = PathPlan { size, messages };
     let geometry = Geometry {
         members: 1,
         samples: 1,
@@ -60,7 +60,7 @@ pub fn path(user: &Config, size: u64, messages: u64) -> anyhow::Result<Path> {
         if sequence == WARM_UP {
             mark();
         }
-        // One that is given back unused, too.
+        // A loan that is dropped unpublished must make no system call either.
         drop(publisher.loan(size)?);
         let mut loan = publisher.loan(size)?;
         contents::fill(&mut loan, contents::seed(0, sequence))?;
@@ -78,8 +78,8 @@ pub fn path(user: &Config, size: u64, messages: u64) -> anyhow::Result<Path> {
     })
 }
 
-/// The subscriber's side.
-pub fn walk(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()> {
+/// Runs the subscriber.
+pub fn walk(orders: &Orders, plan: &PathPlan, board: &Board) -> anyhow::Result<()> {
     let node = node(&orders.config, "rgaps-bench-walker")?;
     let subscriber = node.subscriber(&orders.topic).create()?;
     let done = board.field(orders.member, Field::Done);

@@ -1,7 +1,7 @@
 //! `bench spread`: messages that are published in one domain and read in another by several processes.
 //!
-//! From the publish call until the last reader finds the bytes in its domain; in turns with a bare
-//! copy of as many bytes by the same GPU between memory of the same kinds.
+//! It times each message from the publish call until the last reader finds the bytes in its domain. The floor, in
+//! turns with that, is a bare copy of as many bytes by the same GPU between memory of the same kinds.
 
 use crate::board::{Board, Field, Geometry};
 use crate::contents;
@@ -17,23 +17,23 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Messages before those that are timed: memory is leased and mapped, readers' memory is pinned.
+/// Untimed messages before the timed ones. During them memory is leased and mapped, and readers' memory is pinned.
 const WARM_UP: usize = 3;
 const SOON: Duration = Duration::from_secs(60);
-/// Line of the board with the number of the last message that readers may let go of.
+/// Line of the board with the count of messages that readers may release.
 const LET_GO: usize = 0;
 /// Result areas of a reader.
 const ARRIVED: usize = 0;
 const CONSUMED: usize = 1;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plan {
+pub struct SpreadPlan {
     to: Domain,
     size: u64,
     messages: usize,
 }
 
-impl Plan {
+impl SpreadPlan {
     fn total(&self) -> usize {
         WARM_UP + self.messages
     }
@@ -51,16 +51,16 @@ pub struct Spread {
     pub messages: usize,
     /// From the publish call until the last reader finds the bytes in its domain.
     pub arrived: Micros,
-    /// And until the last one has looked at all of them.
+    /// From the publish call until the last reader has verified all bytes.
     pub consumed: Short,
-    /// Bytes of a message by the median of `arrived`; a billion bytes each.
+    /// A message's bytes divided by the median of `arrived`, in units of 10^9 bytes per second.
     pub gb_per_s: f64,
-    /// A bare copy.
+    /// The floor: a bare copy.
     pub bare: Short,
     pub bare_gb_per_s: f64,
-    /// The first as a part of the second.
+    /// The median of `bare` divided by that of `arrived`: 1 is as fast as a bare copy.
     pub of_bare: f64,
-    /// Copies of the message that the publisher holds memory for beside the message itself.
+    /// Replicas of the message that the publisher holds memory for.
     pub copies: u64,
     pub used_bytes: u64,
     pub lost: u64,
@@ -88,7 +88,7 @@ pub fn spread(
     let mut config = user.clone();
     config.pool.cuda.peer = peer;
     let stage = Stage::new(&config, from)?;
-    let plan = Plan { to, size, messages };
+    let plan = SpreadPlan { to, size, messages };
     let geometry = Geometry {
         members: readers,
         samples: plan.total(),
@@ -132,8 +132,8 @@ pub fn spread(
     })
 }
 
-/// Times of the last reader.
-fn last(board: &Board, plan: &Plan, area: usize) -> Micros {
+/// Returns, for each timed message, the time of the slowest reader.
+fn last(board: &Board, plan: &SpreadPlan, area: usize) -> Micros {
     let times: Vec<_> = (0..board.members())
         .map(|member| board.results(member, area, plan.total()))
         .collect();
@@ -141,7 +141,7 @@ fn last(board: &Board, plan: &Plan, area: usize) -> Micros {
     Micros::of((WARM_UP..plan.total()).map(most).collect())
 }
 
-/// Of all readers.
+/// Adds a field up over all readers.
 fn sum(board: &Board, field: Field) -> u64 {
     (0..board.members())
         .map(|member| board.field(member, field).load(Ordering::Acquire))
@@ -150,7 +150,7 @@ fn sum(board: &Board, field: Field) -> u64 {
 
 fn start_readers(
     stage: &Stage,
-    plan: &Plan,
+    plan: &SpreadPlan,
     board: &Board,
     geometry: Geometry,
 ) -> anyhow::Result<Crew> {
@@ -168,7 +168,7 @@ fn start_readers(
     Ok(crew)
 }
 
-/// All messages, in turns with bare copies. Returns the memory that the publisher held while everybody held the first
+/// Sends all messages, in turns with bare copies. Returns the bytes of memory that the publisher held while everybody held the first
 /// message, and the times of the copies.
 fn exchange(
     mut crew: Crew,
@@ -176,7 +176,7 @@ fn exchange(
     publisher: &Publisher,
     bare: &Bare,
     from: Domain,
-    plan: &Plan,
+    plan: &SpreadPlan,
 ) -> anyhow::Result<(u64, Vec<u64>)> {
     let (mut used_bytes, mut bare_ns) = (0, Vec::new());
     let done = |count: u64| {
@@ -188,7 +188,7 @@ fn exchange(
         publish(publisher, bare, from, plan, message)?;
         crew.wait_until("the readers", || done(message as u64 + 2))?;
         if message == 0 {
-            // While everybody holds it.
+            // Every reader still holds the message.
             publisher.trim(u64::MAX)?;
             used_bytes = publisher.used_bytes();
         }
@@ -206,7 +206,7 @@ fn publish(
     publisher: &Publisher,
     bare: &Bare,
     from: Domain,
-    plan: &Plan,
+    plan: &SpreadPlan,
     message: usize,
 ) -> anyhow::Result<()> {
     let contents = contents::seed(0, message as u64);
@@ -226,7 +226,7 @@ fn publish(
     Ok(())
 }
 
-/// A copy without rgaps.
+/// The floor: a copy without rgaps.
 struct Bare {
     from: CopyMemory,
     to: CopyMemory,
@@ -249,7 +249,7 @@ impl Bare {
         })
     }
 
-    /// Nanoseconds from the call until it is seen to have ended.
+    /// Copies, and returns the nanoseconds until the CPU sees that the copy has ended.
     fn copy(&self) -> anyhow::Result<u64> {
         let begun = monotonic_ns();
         self.gpu.copy_between(&self.to, &self.from, self.size)?;
@@ -258,8 +258,8 @@ impl Bare {
     }
 }
 
-/// A reader's side.
-pub fn read(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()> {
+/// Runs a reader.
+pub fn read(orders: &Orders, plan: &SpreadPlan, board: &Board) -> anyhow::Result<()> {
     let node = node(&orders.config, "rgaps-bench-reader")?;
     let gpu = Gpu::of(plan.to)?;
     let wrong = gpu
@@ -315,7 +315,7 @@ pub fn read(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The next message, when its bytes are there.
+/// Waits for the next message, and until its bytes are complete.
 fn next(subscriber: &Subscriber, topic: &str) -> anyhow::Result<Sample> {
     let begun = Instant::now();
     let mut sample = None;

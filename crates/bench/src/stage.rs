@@ -4,10 +4,10 @@ use anyhow::Context;
 use rgaps::{Config, Domain, Node};
 use tempfile::TempDir;
 
-/// A daemon whose benchmark was killed leaves after this long.
+/// How long the daemon outlives a benchmark that was killed.
 const IDLE_EXIT_MS: u64 = 2000;
 
-/// Where a benchmark plays. Dropping it stops the daemon.
+/// The daemon, folder and node of a benchmark. Dropping it stops the daemon.
 pub struct Stage {
     pub node: Node,
     pub config: Config,
@@ -16,7 +16,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Starts a daemon with the user's configuration, but apart from his.
+    /// Starts a daemon with the user's configuration, in a folder of its own.
     pub fn new(user: &Config, domain: Domain) -> anyhow::Result<Stage> {
         let folder = tempfile::Builder::new()
             .prefix("rgaps-bench-")
@@ -29,7 +29,7 @@ impl Stage {
             access: Vec::new(),
             ..user.clone()
         };
-        // Whether the processes are under MPS is for their environment to say.
+        // The daemon must not start MPS: the environment of the benchmark decides whether its processes use it.
         config.cuda.mps = false;
         let node = node(&config, "rgaps-bench")?;
         Ok(Stage {
@@ -43,12 +43,12 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // It would leave by itself.
+        // After an error the daemon ends by itself when it has been idle.
         let _ = self.node.stop_daemon();
     }
 }
 
-/// A node of a member of the benchmark.
+/// Creates a node of a benchmark's process.
 pub fn node(config: &Config, name: &str) -> anyhow::Result<Node> {
     Ok(Node::builder(name).config(config.clone()).build()?)
 }

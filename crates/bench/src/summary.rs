@@ -1,4 +1,4 @@
-//! Distributions in few numbers.
+//! Summaries of measured times: percentiles, medians, slopes.
 
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ pub struct Micros {
 }
 
 impl Micros {
-    /// Of times in nanoseconds.
+    /// Summarises times in nanoseconds. All values are 0 if there are none.
     pub fn of(mut ns: Vec<u64>) -> Micros {
         ns.sort_unstable();
         let us = |share| at(&ns, share) as f64 / 1e3;
@@ -27,7 +27,7 @@ impl Micros {
         }
     }
 
-    /// What a floor's report needs of it.
+    /// The median and the 99th percentile alone.
     pub fn short(self) -> Short {
         Short {
             p50_us: self.p50_us,
@@ -36,7 +36,7 @@ impl Micros {
     }
 }
 
-/// Two numbers of a distribution.
+/// A distribution in two numbers.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Short {
@@ -44,7 +44,7 @@ pub struct Short {
     pub p99_us: f64,
 }
 
-/// A distribution of times of one operation, and what each took of the processor.
+/// A distribution of the times of one operation, and the mean CPU time per operation.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Nanos {
@@ -55,7 +55,7 @@ pub struct Nanos {
 }
 
 impl Nanos {
-    /// Of times in nanoseconds, and the processor time of `operations` others.
+    /// Summarises times in nanoseconds, and the CPU time of `operations` other operations of the same kind.
     pub fn of(mut ns: Vec<u64>, cpu_ns: u64, operations: u64) -> Nanos {
         ns.sort_unstable();
         Nanos {
@@ -67,7 +67,7 @@ impl Nanos {
     }
 }
 
-/// The value below which `share` of all are; 0 of none.
+/// Returns the `share` quantile of sorted values, by nearest rank; 0 if there are none.
 pub fn at(sorted: &[u64], share: f64) -> u64 {
     let Some(last) = sorted.len().checked_sub(1) else {
         return 0;
@@ -75,13 +75,13 @@ pub fn at(sorted: &[u64], share: f64) -> u64 {
     sorted[(last as f64 * share).round() as usize]
 }
 
-/// The middle one.
+/// Returns the median, the upper one of two; 0 if there are no values.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// How much `y` grows with each `x`, by least squares; 0 with fewer than two different `x`.
+/// Returns the slope of the least-squares line through the points; 0 with fewer than two different `x`.
 pub fn slope(points: &[(f64, f64)]) -> f64 {
     let n = points.len() as f64;
     let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;
@@ -94,7 +94,7 @@ pub fn slope(points: &[(f64, f64)]) -> f64 {
     }
 }
 
-/// To so many digits behind the point: more are noise.
+/// Rounds to `digits` decimal places. Further digits of a measured time are noise.
 pub fn round(value: f64, digits: i32) -> f64 {
     let unit = 10f64.powi(digits);
     (value * unit).round() / unit

@@ -1,7 +1,7 @@
-//! `bench throughput`: one publisher, one subscriber, both looking all the time.
+//! `bench throughput`: one publisher, one subscriber, both polling.
 //!
 //! Runs of rgaps and of the floor, a ring of 64-byte slots, take turns; the middle run counts.
-//! Every message's bytes are made before and verified after its hop, inside of what is timed.
+//! The time includes filling every message before its hop and verifying it afterwards.
 
 use crate::board::{Board, Field, Geometry};
 use crate::contents;
@@ -21,14 +21,14 @@ const RUNS: usize = 5;
 /// Slots of the floor's ring, and messages that the publisher keeps.
 const DEPTH: usize = 1024;
 const SLOT_WORDS: usize = 8;
-/// Spins without looking at the clock.
+/// Spins between two looks at the clock.
 const SPINS: u32 = 1 << 14;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plan {
+pub struct ThroughputPlan {
     pub size: u64,
-    /// Of each run.
+    /// Messages of each run.
     pub messages: u64,
 }
 
@@ -39,19 +39,19 @@ pub struct Throughput {
     pub domain: String,
     pub size: u64,
     pub messages_per_s: f64,
-    /// Per second of processor time, both processes together.
+    /// Messages per second of CPU time of both processes together.
     pub messages_per_cpu_s: f64,
     pub bytes_per_s: f64,
     pub messages: u64,
     pub lost: u64,
     pub corrupt: u64,
-    /// Of each run, in order.
+    /// Messages per second of each run, in order.
     pub runs_per_s: Vec<f64>,
     pub floor: Floor,
     pub machine: Machine,
 }
 
-/// The floor's.
+/// The figures of the floor.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Floor {
@@ -59,7 +59,7 @@ pub struct Floor {
     pub messages_per_cpu_s: f64,
 }
 
-/// Time of this process on processors.
+/// Returns the CPU time of this process, in nanoseconds.
 pub fn cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -74,7 +74,7 @@ pub fn throughput(
 ) -> anyhow::Result<Throughput> {
     let machine = Machine::describe();
     let stage = Stage::new(user, domain)?;
-    let plan = Plan { size, messages };
+    let plan = ThroughputPlan { size, messages };
     let geometry = Geometry {
         members: 1,
         samples: DEPTH * SLOT_WORDS,
@@ -172,7 +172,7 @@ impl Sender<'_> {
         })
     }
 
-    fn send(&mut self, publisher: &Publisher, plan: &Plan) -> anyhow::Result<()> {
+    fn send(&mut self, publisher: &Publisher, plan: &ThroughputPlan) -> anyhow::Result<()> {
         for _ in 0..plan.messages {
             let mut loan = publisher.loan(plan.size)?;
             contents::fill(&mut loan, contents::seed(0, self.sequence))?;
@@ -192,8 +192,8 @@ impl Sender<'_> {
     }
 }
 
-/// The subscriber's side.
-pub fn receive(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()> {
+/// Runs the subscriber.
+pub fn receive(orders: &Orders, plan: &ThroughputPlan, board: &Board) -> anyhow::Result<()> {
     let node = node(&orders.config, "rgaps-bench-receiver")?;
     let subscriber = node.subscriber(&orders.topic).reliable().create()?;
     let ring = Ring::new(board);
@@ -206,7 +206,7 @@ pub fn receive(orders: &Orders, plan: &Plan, board: &Board) -> anyhow::Result<()
             spin_until(|| ring.take(number))?;
         }
         report(board, cpu);
-        // For the next run; the publisher goes on only when we are ready.
+        // Resets the ring for the next run, which the publisher begins only after `ready`.
         ring.read().store(0, Ordering::Release);
         ready();
         let cpu = cpu_ns();
@@ -232,7 +232,12 @@ fn report(board: &Board, cpu: u64) {
         .store(cpu_ns() - cpu, Ordering::Release);
 }
 
-fn take(subscriber: &Subscriber, plan: &Plan, sequence: u64, board: &Board) -> anyhow::Result<()> {
+fn take(
+    subscriber: &Subscriber,
+    plan: &ThroughputPlan,
+    sequence: u64,
+    board: &Board,
+) -> anyhow::Result<()> {
     let mut found = None;
     let mut failed = None;
     spin_until(|| match subscriber.try_recv() {

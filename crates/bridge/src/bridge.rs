@@ -1,4 +1,4 @@
-//! A bridge that runs.
+//! A running bridge: starts the session with Zenoh, the threads and the subscriptions, and ends them.
 
 use crate::counts::{Counters, Counts, Reason};
 use crate::dialect::Dialect;
@@ -12,7 +12,7 @@ use crate::queue::Queue;
 use crate::ros2::Ros2;
 use crate::shared::Shared;
 use rgaps_client::Node;
-use rgaps_session::{is_pattern, Bridge as Config};
+use rgaps_session::{is_pattern, BridgeConfig as Config};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread::JoinHandle;
@@ -22,7 +22,7 @@ use zenoh::pubsub::Subscriber;
 use zenoh::sample::{Locality, Sample};
 use zenoh::Wait as _;
 
-/// A bridge that runs. Dropping it ends it, too, but does not wait for what is on its way.
+/// A running bridge. Dropping it ends it, too, but only [`stop`](Bridge::stop) waits until the session with Zenoh is closed.
 pub struct Bridge {
     shared: Arc<Shared>,
     tokens: Vec<LivelinessToken>,
@@ -31,8 +31,8 @@ pub struct Bridge {
 }
 
 impl Bridge {
-    /// Begins to carry messages to and from Zenoh, by `bridge.zenoh` of the configuration. It does not wait until another Zenoh
-    /// node is reached.
+    /// Starts a bridge to Zenoh, with the rules in `bridge.zenoh` of the configuration. Does not wait until the session reaches another
+    /// Zenoh node.
     ///
     /// # Errors
     /// A rule is invalid, or Zenoh cannot be started.
@@ -40,8 +40,8 @@ impl Bridge {
         Bridge::start(node, config, Arc::new(Plain::new(config)))
     }
 
-    /// Begins to carry messages to and from nodes of ROS 2, by `bridge.ros2` of the configuration. Without an endpoint it connects
-    /// to the router of this host, as these nodes do.
+    /// Starts a bridge to nodes of ROS 2, with the rules in `bridge.ros2` of the configuration. Without an endpoint it connects to
+    /// the router of this host, as these nodes do.
     ///
     /// # Errors
     /// A rule is invalid, or Zenoh cannot be started.
@@ -130,14 +130,14 @@ impl Bridge {
         Ok(())
     }
 
-    /// What it has done so far.
+    /// The current counters.
     pub fn counts(&self) -> Counts {
         self.shared
             .counters
             .read(network::peers(&self.shared.session))
     }
 
-    /// Ends it, and says what it has done.
+    /// Ends the bridge. Returns its counters.
     pub fn stop(mut self) -> Counts {
         let counts = self.counts();
         self.end();

@@ -1,27 +1,27 @@
-//! What a bridge has done so far.
+//! The counters of a bridge.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a message did not cross.
+/// Why the bridge dropped a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Out: its publisher's history was full before the bridge read it.
+    /// Outgoing: its publisher overwrote the message before the bridge read it.
     Missed,
-    /// Out: the GPU work that writes the message did not finish, or the message could not be read.
+    /// Outgoing: the GPU work that writes the message did not finish, or the message could not be read.
     Unreadable,
-    /// Out: the other side has no such message, or took it not.
+    /// Outgoing: the dialect cannot encode the message, or Zenoh did not take it.
     NotSent,
-    /// In: messages came faster than they were published here, and the queue was full.
+    /// Incoming: messages came faster than the bridge could publish them, and the queue was full.
     QueueFull,
-    /// In: it is not what the other side's messages are.
+    /// Incoming: the dialect cannot decode the message.
     Invalid,
-    /// In: there was no memory for it.
+    /// Incoming: the pool had no memory for the message.
     PoolFull,
-    /// In: reliable subscribers did not make room in time.
+    /// Incoming: reliable subscribers did not make room in time.
     BackPressured,
-    /// In: its topic cannot be published.
+    /// Incoming: the topic cannot be published.
     NoTopic,
 }
 
@@ -52,7 +52,7 @@ impl Reason {
         }
     }
 
-    /// In words.
+    /// Explains the reason to a user.
     pub fn explain(self) -> &'static str {
         match self {
             Reason::Missed => "overwritten by their publishers before the bridge read them",
@@ -69,7 +69,7 @@ impl Reason {
     }
 }
 
-/// What a [`Bridge`](crate::Bridge) has done so far.
+/// The counters of a [`Bridge`](crate::Bridge).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Zenoh nodes that the bridge is connected to.
@@ -86,15 +86,15 @@ pub struct Counts {
     pub received: u64,
     /// Their bytes.
     pub received_bytes: u64,
-    /// Messages that came from the other side through a bridge, so this one did not send them back.
+    /// Outgoing messages that a bridge had brought from the other side, so this one did not send them back.
     pub not_returned: u64,
     /// Messages that did not cross.
     pub dropped: u64,
-    /// The same by reason; those with messages only.
+    /// The same by reason, without reasons that dropped nothing.
     pub dropped_by: BTreeMap<&'static str, u64>,
 }
 
-/// The same while it changes.
+/// The counters while the bridge runs.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) topics_out: AtomicU64,
@@ -108,7 +108,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    // Relaxed, here and below: numbers for people, which order nothing.
+    // Relaxed, here and below: nobody reads other memory because of these numbers.
 
     pub(crate) fn count_sent(&self, bytes: u64) {
         self.sent.fetch_add(1, Ordering::Relaxed);

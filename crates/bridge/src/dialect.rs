@@ -1,29 +1,29 @@
-//! What messages become on the other side, and what messages from there become here.
+//! A dialect translates between messages of rgaps and those of another system that uses Zenoh.
 
 use rgaps_client::bindings::Beside;
 use rgaps_client::Sample;
 use zenoh::bytes::{Encoding, ZBytes};
 
-/// The messages of another system that uses Zenoh.
+/// The rules, keys and encodings of another system that uses Zenoh. "The other side" is that system.
 pub(crate) trait Dialect: Send + Sync + 'static {
-    /// The key in the header of a message that came from there.
+    /// The key that the bridge sets in the header of each message from the other side. A bridge sends back no message with this key.
     fn mark(&self) -> &'static str;
 
-    /// The liveliness tokens by which others see what the bridge does. `session`: its id in Zenoh.
+    /// The liveliness tokens that show the bridge in the other system's graph. `session`: the id of the bridge's Zenoh session.
     fn tokens(&self, _session: &str) -> Vec<String> {
         Vec::new()
     }
 
-    /// The rules by which topics leave: patterns, and whether to read them reliably.
+    /// The outgoing rules: topics or patterns, and whether to read them reliably.
     fn outgoing(&self) -> Vec<(String, bool)>;
 
-    /// The key of a topic that leaves by a rule.
+    /// The Zenoh key of a topic, by an outgoing rule.
     fn key(&self, rule: usize, topic: &str) -> String;
 
-    /// What a message in host memory becomes. `type_name`: what its publisher declares. `published_ns`: nanoseconds since 1970.
+    /// Encodes a message, which is in host memory. `type_name`: what its publisher declares. `published_ns`: nanoseconds since 1970.
     ///
     /// # Errors
-    /// The other system has no such message; why.
+    /// Why the other system has no such message.
     fn encode(
         &self,
         rule: usize,
@@ -32,37 +32,37 @@ pub(crate) trait Dialect: Send + Sync + 'static {
         sample: Sample,
     ) -> Result<Outbound, String>;
 
-    /// The key expressions of the rules by which messages come in.
+    /// The key expressions of the incoming rules.
     fn incoming(&self) -> Vec<String>;
 
-    /// What publishers offer that publish what came in by a rule.
+    /// The quality of service of the publishers of an incoming rule.
     fn offer(&self, _rule: usize) -> Offer {
         Offer::default()
     }
 
-    /// How many messages of a topic that leaves by a rule are kept for subscribers that come later. None: none.
+    /// How many messages of each topic the bridge keeps for late subscribers on the other side, by an outgoing rule. None: it keeps none.
     fn keeps(&self, _rule: usize) -> Option<u32> {
         None
     }
 
-    /// How many messages to ask publishers for that kept them before the bridge came. None: none.
+    /// How many kept messages to ask each publisher on the other side for, by an incoming rule. None: it asks for none.
     fn asks(&self, _rule: usize) -> Option<u32> {
         None
     }
 
-    /// Whether a message came in by this rule before: live, or as one that its publisher kept.
+    /// Whether this message or a newer one of its publisher came before by this rule, live or from the publisher's history.
     fn is_repeated(&self, _rule: usize, _sample: &zenoh::sample::Sample) -> bool {
         false
     }
 
-    /// What a message from there becomes that came in by a rule.
+    /// Decodes a message from the other side, by an incoming rule.
     ///
     /// # Errors
-    /// The message is invalid; why.
+    /// Why the message is invalid.
     fn decode(&self, rule: usize, sample: &zenoh::sample::Sample) -> Result<Inbound, String>;
 }
 
-/// What a publisher of the bridge offers.
+/// The quality of service of a publisher of the bridge.
 pub(crate) struct Offer {
     pub(crate) transient_local: bool,
     pub(crate) keep_last: u32,
@@ -81,9 +81,9 @@ impl Default for Offer {
 pub(crate) struct Outbound {
     /// Its bytes.
     pub(crate) payload: ZBytes,
-    /// What they are.
+    /// Zenoh's encoding, which names the type of the bytes.
     pub(crate) encoding: Encoding,
-    /// What travels beside them.
+    /// Zenoh's attachment.
     pub(crate) attachment: Vec<u8>,
 }
 
@@ -91,14 +91,14 @@ pub(crate) struct Outbound {
 pub(crate) struct Inbound {
     /// The topic.
     pub(crate) topic: String,
-    /// What its publisher declares.
+    /// The type that the bridge's publisher declares.
     pub(crate) type_name: String,
-    /// Bytes of Zenoh's that hold the message.
+    /// Zenoh's bytes, which contain the message.
     pub(crate) payload: ZBytes,
-    /// Where the message begins in them.
+    /// Where the message begins in `payload`.
     pub(crate) skip: usize,
-    /// How many bytes it has.
+    /// The length of the message.
     pub(crate) len: usize,
-    /// What lies beside it.
+    /// Everything besides the bytes: tag, element type and shape, attachment, parts.
     pub(crate) beside: Beside,
 }

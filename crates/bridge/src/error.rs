@@ -1,4 +1,4 @@
-//! Why a bridge cannot start.
+//! Errors of starting a bridge.
 
 /// Why a bridge cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -10,22 +10,22 @@ pub enum BridgeError {
          [[bridge.zenoh]] or [[bridge.ros2]]"
     )]
     NoRule,
-    /// A type that messages are sent as is not known.
+    /// An outgoing rule has a type that rgaps does not know, and no hash.
     #[error(
         "the type '{0}' is not known, so its hash must be given to send messages of it: set hash in its rule of \
          [[bridge.ros2]]; 'ros2 topic info --verbose' shows it"
     )]
     NoHash(String),
-    /// There is no way to another Zenoh node.
+    /// The configuration has no endpoint and no scouting, so Zenoh cannot reach another node.
     #[error(
         "no Zenoh node can be reached; name an endpoint with --connect or --listen (such as tcp/10.0.0.2:7447), or \
          look for nodes by multicast with --scouting"
     )]
     NoEndpoint,
-    /// No other Zenoh node answers.
+    /// No other Zenoh node answers at these endpoints.
     #[error("no Zenoh node is reached at {0}; start the router (ros2 run rmw_zenoh_cpp rmw_zenohd), or name another with --connect")]
     Alone(String),
-    /// A rule gives no valid key.
+    /// The key of a rule is invalid.
     #[error("the key '{key}' is not a Zenoh key expression: {reason}")]
     Key {
         /// The key.

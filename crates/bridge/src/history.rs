@@ -1,10 +1,10 @@
-//! What transient-local publishers keep for late joiners, as `rmw_zenoh` offers and asks for it (`AdvancedPublisher` and
-//! `AdvancedSubscriber` of the crate `zenoh-ext`, whose interface is not stable):
+//! History for late joiners of transient-local topics. It speaks the protocol of `rmw_zenoh`, which is that of `AdvancedPublisher`
+//! and `AdvancedSubscriber` of the crate `zenoh-ext`. This module does not use that crate, since its interface is not stable.
 //!
 //! ```text
-//! <key>/@adv/pub/<session>/<publisher>/_     the key of a liveliness token, and of a queryable that answers with the messages
+//! <key>/@adv/pub/<session>/<publisher>/_     key of a publisher's liveliness token, and of its queryable, which answers with messages
 //! ```
-//! A subscriber asks each publisher whose token it sees. A message may come twice, live and as an answer.
+//! A subscriber queries each publisher whose token it sees. A message may come twice, live and as an answer.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use zenoh::sample::{Sample, SampleKind};
 use zenoh::time::Timestamp;
 use zenoh::{Session, Wait as _};
 
-/// A message that is kept.
+/// A message of a history.
 #[derive(Clone)]
 pub(crate) struct Message {
     pub(crate) payload: ZBytes,
@@ -30,7 +30,7 @@ fn lock(messages: &Messages) -> MutexGuard<'_, VecDeque<Message>> {
     messages.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The last messages of a publisher of the bridge, for subscribers that come later.
+/// The history of one of the bridge's Zenoh publishers, for late subscribers on the other side.
 pub(crate) struct Kept {
     messages: Messages,
     depth: usize,
@@ -39,7 +39,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// `number`: tells the publishers of this session apart.
+    /// Declares the queryable and the token of an empty history. `number`: differs for each publisher of this session.
     pub(crate) fn declare(
         session: &Session,
         key: &str,
@@ -55,7 +55,7 @@ impl Kept {
             messages,
             depth: depth as usize,
             _queryable: queryable.wait()?,
-            // Last: who sees it asks.
+            // Declared last: a subscriber that sees the token queries at once.
             _token: session.liveliness().declare_token(own).wait()?,
         })
     }
@@ -68,7 +68,7 @@ impl Kept {
         }
     }
 
-    /// Forgets all: the next subscriber gets them live.
+    /// Drops all messages. The next subscriber gets them live, when the bridge joins the topic again.
     pub(crate) fn clear(&self) {
         lock(&self.messages).clear();
     }
@@ -89,7 +89,8 @@ fn answer(query: &Query, key: &str, kept: &Messages) {
     }
 }
 
-/// Has `take` called with the messages that publishers of `key` kept, as soon as each publisher is there, but for those of this session.
+/// Queries the history of each publisher of `key`, except for this session's, as soon as its token is seen, for at most `depth`
+/// messages. Calls `take` with each message, from a thread of Zenoh.
 pub(crate) fn ask(
     session: &Session,
     key: &str,
@@ -105,11 +106,11 @@ pub(crate) fn ask(
         if is_own || token.kind() == SampleKind::Delete {
             return;
         }
-        // The answers have the key of the topic, and not that of the question.
+        // `_anyke` allows answers with another key than the query's: they have the topic's key.
         let question = format!("{}?_anyke;_max={depth}", token.key_expr());
         let take = take.clone();
         let asked = asking.get(question);
-        // All answers, and not the newest of a key.
+        // By default Zenoh passes on only the newest answer of each key.
         let asked = asked.consolidation(ConsolidationMode::None);
         let asked = asked.callback(move |reply| {
             if let Ok(sample) = reply.into_result() {

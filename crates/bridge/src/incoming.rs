@@ -1,4 +1,4 @@
-//! The thread that publishes what came in by a rule.
+//! The thread that publishes the messages of an incoming rule.
 
 use crate::counts::Reason;
 use crate::dialect::Inbound;
@@ -13,18 +13,18 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use zenoh::sample::SampleKind;
 
-/// How long a stop may go unnoticed.
+/// Time between two looks whether the bridge stops.
 const SLICE: Duration = Duration::from_millis(50);
 /// How long a message waits for memory, and for reliable subscribers.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Most publishers of a rule: one for each topic and type.
+/// Most publishers of a rule, which has one for each topic and type.
 const PUBLISHERS_MAX: usize = 1024;
 
 pub(crate) struct Incoming {
     shared: Arc<Shared>,
     rule: usize,
     queue: Arc<Queue>,
-    /// By topic and type.
+    /// Publishers by topic and type.
     publishers: HashMap<(String, String), Publisher>,
 }
 
@@ -43,7 +43,7 @@ impl Incoming {
             let Some(sample) = self.queue.pop(SLICE) else {
                 continue;
             };
-            // Topics have nothing like a deletion.
+            // Zenoh can delete a key; topics have no such operation.
             let is_deleted = sample.kind() == SampleKind::Delete;
             if is_deleted || self.shared.dialect.is_repeated(self.rule, &sample) {
                 continue;
@@ -118,7 +118,7 @@ impl Incoming {
     }
 }
 
-/// Makes the loan what came, or says why it cannot be that.
+/// Copies a message into a loan. The error says why the message does not fit the loan.
 fn fill(loan: &mut Loan, message: &Inbound) -> Result<(), String> {
     let (mut skip, mut at) = (message.skip, 0);
     for slice in message.payload.slices() {

@@ -1,20 +1,20 @@
-//! Carries topics to and from Zenoh. It is a process of its own, since Zenoh brings a runtime: the program `rgaps-links`, which has
-//! Zenoh anyway, as `rgaps-links bridge`.
+//! Carries topics to and from Zenoh. A bridge runs in a process of its own, since Zenoh brings a runtime: `rgaps-links bridge`, of
+//! the program that contains Zenoh anyway.
 //!
 //! ```text
 //! publisher -> ring -> subscriber of the bridge --dialect--> Zenoh       (outgoing: one thread)
 //! Zenoh -> queue --dialect--> publisher of the bridge -> ring -> subscribers   (incoming: a thread for each rule)
 //! ```
-//! A `Dialect` says what a message becomes on the other side, and what one from there becomes here; the rest is the same for
-//! all. `Plain` is Zenoh alone: keys, encodings, attachments; `Ros2` is ROS 2 over Zenoh.
+//! A `Dialect` translates messages in both directions; the rest is the same for all systems. `Plain` is Zenoh alone, with its keys,
+//! encodings and attachments; `Ros2` is ROS 2 over Zenoh.
 //!
 //! Invariants:
 //! - The bridge reads a topic only while somebody on the other side subscribes to its key.
-//! - Messages do not go round. Zenoh does not hand a session its own messages, the bridge ignores those of its own publishers,
-//!   and a message that came from the other side says so in its header, so no bridge sends it back.
-//! - A message is copied once on its way in: from Zenoh's buffers into the loan. On its way out, Zenoh reads the publisher's
-//!   block.
-//! - A callback of Zenoh never waits. What has no room is dropped and counted with the reason.
+//! - No message loops. Zenoh delivers no session its own messages, the bridge ignores messages of its own publishers, and the bridge
+//!   marks each message from the other side in its header, so that no other bridge sends it back. Exception: `Plain` cannot mark a
+//!   message whose attachment is no header.
+//! - An incoming message is copied once, from Zenoh's buffers into the loan. For an outgoing one, Zenoh reads the publisher's block.
+//! - A callback of Zenoh never waits. A message without room in the queue is dropped and counted with its reason.
 #![warn(clippy::too_many_lines)]
 #![forbid(unsafe_code)]
 

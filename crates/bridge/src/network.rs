@@ -1,17 +1,17 @@
 //! The session with Zenoh.
 
 use crate::error::BridgeError;
-use rgaps_session::Bridge as Config;
+use rgaps_session::BridgeConfig as Config;
 use std::time::Duration;
 use zenoh::{Session, Wait as _};
 
-/// Where nodes of ROS 2 look for the router, and where they listen, unless they are told otherwise.
+/// Default endpoints of nodes of ROS 2: where they connect to the router, and where they listen.
 const ROS_ROUTER: &str = "tcp/localhost:7447";
 const ROS_LISTEN: &str = "tcp/localhost:0";
-/// How long leaving may wait for nodes that do not answer.
+/// Limit on closing the session, which waits for other nodes.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Without an endpoint, with those of nodes of ROS 2.
+/// The configuration with the default endpoints of nodes of ROS 2, if it has none.
 pub(crate) fn with_router(config: &Config) -> Config {
     let mut config = config.clone();
     if config.connect.is_empty() && config.listen.is_empty() && !config.scouting {
@@ -21,7 +21,7 @@ pub(crate) fn with_router(config: &Config) -> Config {
     config
 }
 
-/// Opens a session. It does not wait until another node is reached: Zenoh tries again and again.
+/// Opens a session. Does not wait until it reaches another node: Zenoh retries in the background.
 pub(crate) fn open(config: &Config) -> Result<Session, BridgeError> {
     if config.connect.is_empty() && config.listen.is_empty() && !config.scouting {
         return Err(BridgeError::NoEndpoint);
@@ -32,14 +32,14 @@ pub(crate) fn open(config: &Config) -> Result<Session, BridgeError> {
         .map_err(|error| BridgeError::Zenoh(error.to_string()))
 }
 
-/// Zenoh as we use it: nothing that was not asked for.
+/// Zenoh's configuration, with every feature off that `config` does not ask for.
 fn configure(config: &Config) -> Result<zenoh::Config, BridgeError> {
     let mut zenoh = zenoh::Config::default();
     for (key, value) in [
         ("mode", "\"peer\"".to_owned()),
         ("listen/endpoints", list(&config.listen)),
         ("connect/endpoints", list(&config.connect)),
-        // As a whole: a single key of it is not known.
+        // Zenoh accepts this object only as a whole.
         (
             "connect/retry",
             "{ period_init_ms: 100, period_max_ms: 1000, period_increase_factor: 1.5 }".to_owned(),
@@ -66,7 +66,8 @@ pub(crate) fn peers(session: &Session) -> u64 {
     (info.peers_zid().wait().count() + info.routers_zid().wait().count()) as u64
 }
 
-/// Leaves, so that others see it at once. The last clone closes the session again when it is dropped, which then does nothing.
+/// Closes the session, so that other nodes see it at once. Waits for at most [`CLOSE_LIMIT`]. Dropping the last clone closes the
+/// session again, which does nothing.
 pub fn close(session: Session) {
     let (done, is_done) = std::sync::mpsc::sync_channel(1);
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! The thread that sends: it reads topics somebody on the other side subscribes to, and puts their messages to Zenoh.
+//! The thread that sends: reads the topics that have subscribers on the other side, and puts their messages into Zenoh.
 
 use crate::counts::Reason;
 use crate::error::BridgeError;
@@ -17,25 +17,25 @@ use zenoh::sample::Locality;
 use zenoh::time::{Timestamp, NTP64};
 use zenoh::Wait as _;
 
-/// How long a stop may go unnoticed.
+/// Time between two looks whether the bridge stops.
 const SLICE: Duration = Duration::from_millis(50);
-/// How often topics and subscribers of the other side are looked for.
+/// Time between two searches for new topics and for subscribers on the other side.
 const DISCOVERY: Duration = Duration::from_millis(100);
-/// Messages of a topic that are sent before the others have their turn.
+/// Most messages of a topic that one turn sends before the next topic has its turn.
 const BURST: u32 = 64;
 /// How long a message waits for the GPU work that writes it.
 const WORK_LIMIT: Duration = Duration::from_secs(1);
-/// How soon a topic is tried again that refused the bridge.
+/// Pause before the bridge tries again to join a topic that refused it.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
-/// A topic that may leave.
+/// A topic that an outgoing rule names or matches.
 struct Topic {
     rule: usize,
     name: String,
     publisher: Publisher<'static>,
-    /// The last messages, for those on the other side that come later.
+    /// The history for late subscribers on the other side. None: the rule keeps none.
     kept: Option<Kept>,
-    /// While somebody on the other side subscribes to its key.
+    /// The bridge's subscriber. None: nobody on the other side subscribes to the key.
     reading: Option<Reading>,
     refused: Option<Instant>,
 }
@@ -43,7 +43,7 @@ struct Topic {
 struct Reading {
     subscriber: Subscriber,
     token: Token,
-    /// What publishers declare, by their numbers.
+    /// The types that publishers declare, by publisher id.
     types: HashMap<u64, String>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Outgoing {
     rules: Vec<(String, bool)>,
     set: WaitSet,
     topics: Vec<Topic>,
-    /// Topics without a key.
+    /// Topics whose keys are invalid. Kept so that each is reported once.
     refused: BTreeSet<String>,
     looked: Option<Instant>,
 }
@@ -117,14 +117,14 @@ impl Outgoing {
         }
     }
 
-    /// Finds topics that match a pattern and were not there before.
+    /// Adds new topics that match a pattern.
     fn look_for_topics(&mut self) {
         if self.rules.iter().all(|rule| !is_pattern(&rule.0)) {
             return;
         }
         let rows = match self.shared.node.topics() {
             Ok(rows) => rows,
-            // Messages come without the daemon, and the next one is found by itself.
+            // Messages flow without a daemon, and the node finds the next daemon by itself.
             Err(error) => return tracing::debug!("no topics: {}", explain(&error)),
         };
         for row in rows {
@@ -141,7 +141,7 @@ impl Outgoing {
         }
     }
 
-    /// Reads the topics that somebody on the other side subscribes to, and no others.
+    /// Joins the topics that have subscribers on the other side, and leaves all others.
     fn follow_subscribers(&mut self) {
         for at in 0..self.topics.len() {
             let topic = &mut self.topics[at];
@@ -150,7 +150,7 @@ impl Outgoing {
             match (is_wanted, topic.reading.take()) {
                 (false, Some(reading)) => {
                     self.set.detach(reading.token);
-                    // The next one gets them from their publishers.
+                    // When the bridge joins again, it reads the history from the topic's publishers.
                     topic.kept.iter().for_each(Kept::clear);
                 }
                 (true, None) if topic.refused.is_none_or(|at| at.elapsed() >= TRY_AGAIN) => {
@@ -164,8 +164,8 @@ impl Outgoing {
         counters.topics_out.store(read, Ordering::Relaxed);
     }
 
-    /// An observer where nothing else is asked for, so it matches each publisher. It begins with what publishers keep for late
-    /// joiners, as a subscriber on the other side would.
+    /// Subscribes to a topic as an observer, which matches every publisher; reliably if the rule says so. Begins with the history that
+    /// publishers keep for late joiners, as a subscriber on the other side would.
     fn join(&mut self, at: usize) {
         let topic = &mut self.topics[at];
         let mut builder = self.shared.node.subscriber(&topic.name);
@@ -214,8 +214,9 @@ impl Outgoing {
                     self.shared.counters.count_not_returned();
                     continue;
                 }
-                let way = (&topic.publisher, topic.kept.as_ref());
-                if let Err((reason, why)) = send(&self.shared, way, topic.rule, reading, sample) {
+                let target = (&topic.publisher, topic.kept.as_ref());
+                if let Err((reason, why)) = send(&self.shared, target, topic.rule, reading, sample)
+                {
                     self.shared.drop_one(&topic.name, reason, &why);
                 }
             }
@@ -231,7 +232,7 @@ fn receive(shared: &Shared, reading: &Reading) -> Option<Sample> {
                 shared.counters.count_dropped(Reason::Missed, missed);
                 sample
             }
-            // The message was skipped.
+            // The subscriber has skipped the message.
             Err(RecvError::Untrusted { topic, reason }) => {
                 shared.drop_one(&topic, Reason::Unreadable, &reason);
                 continue;
@@ -244,7 +245,7 @@ fn receive(shared: &Shared, reading: &Reading) -> Option<Sample> {
     }
 }
 
-/// Whether a bridge brought the message from the other side.
+/// Whether this bridge or another one brought the message from the other side.
 fn is_from_there(shared: &Shared, sample: &Sample) -> bool {
     let own = shared.own.read().unwrap_or_else(PoisonError::into_inner);
     let header = || sample.header().ok().flatten().unwrap_or_default();
@@ -290,7 +291,7 @@ fn send(
     Ok(())
 }
 
-/// What the publisher of a message declares.
+/// The type that a message's publisher declares; empty if the publisher has left, or if the daemon does not answer.
 fn declared_type(shared: &Shared, topic: &str, sample: &Sample) -> String {
     let info = shared.node.topic(topic).ok();
     let mut rows = info.into_iter().flat_map(|info| info.publishers);

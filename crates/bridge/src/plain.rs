@@ -1,8 +1,8 @@
-//! Plain Zenoh: keys are names of topics, an encoding is the type that a publisher declares, and the attachment has what lies
-//! beside a message.
+//! The dialect of plain Zenoh: a key is the name of a topic, the encoding is the type that a publisher declares, and the attachment
+//! holds everything of a message besides its bytes.
 //!
-//! The attachment is the message's header with one more key, so a program that knows nothing of rgaps reads and writes it with
-//! any library for MessagePack:
+//! The attachment is the message's header with one more key, so programs without rgaps can read and write it with any library
+//! for MessagePack:
 //!
 //! ```text
 //! { "capture_ns": 1700000000000000000, "frame_id": "front",      the header, as it is
@@ -13,34 +13,34 @@
 //!     "attachment": <bytes>                                      instead of a header
 //! } }
 //! ```
-//! A message that comes in has the key `zenoh` in its header: its `key`, its `encoding`, its `timestamp_ns`, and its
-//! `attachment` if that is no such map.
+//! The bridge sets the key `zenoh` in the header of an incoming message: a map with its `key`, `encoding` and `timestamp_ns`, and
+//! with its `attachment` if that has another form. A message with `rgaps.attachment` has no header, so it gets no such key.
 
 use crate::dialect::{Dialect, Inbound, Outbound};
 use bytes::Bytes;
 use rgaps_client::bindings::{Beside, WithMetadata as _};
 use rgaps_client::{DType, Header, Sample, Tensor, Value};
-use rgaps_session::{bare_topic_name, check_topic_name, Bridge as Config, ZenohRule};
+use rgaps_session::{bare_topic_name, check_topic_name, BridgeConfig as Config, ZenohRule};
 use std::collections::BTreeMap;
 use zenoh::bytes::{Encoding, ZBytes};
 
-/// The key of an attachment with what only rgaps knows.
+/// The key of an attachment for what only rgaps knows.
 const RGAPS: &str = "rgaps";
-/// The key of a header with what only Zenoh knows.
+/// The key of a header for what only Zenoh knows.
 const ZENOH: &str = "zenoh";
-/// The encoding of a message that says nothing about itself.
+/// Zenoh's default encoding, which names no type.
 const NO_ENCODING: &str = "zenoh/bytes";
 
 /// Plain Zenoh.
 pub(crate) struct Plain {
-    /// With a slash at its end, or empty.
+    /// The prefix of keys, with a slash at its end, or empty.
     prefix: String,
     outgoing: Vec<ZenohRule>,
     incoming: Vec<ZenohRule>,
 }
 
 impl Plain {
-    /// The rules of a configuration.
+    /// Takes the rules of a configuration.
     pub(crate) fn new(config: &Config) -> Plain {
         let prefix = config.prefix.trim_matches('/');
         let rules = |is_meant: fn(&&ZenohRule) -> bool| {
@@ -56,7 +56,7 @@ impl Plain {
         }
     }
 
-    /// The topic of a key that came in by a rule.
+    /// The topic for a key, by an incoming rule. The error says why no topic can have this name.
     fn topic(&self, rule: &ZenohRule, key: &str) -> Result<String, String> {
         let topic = match rule.is_pattern() {
             false => bare_topic_name(&rule.topic),
@@ -145,17 +145,17 @@ impl Dialect for Plain {
     }
 }
 
-/// A pattern of topics as a key expression.
+/// Turns a pattern of topics into a key expression of Zenoh.
 fn key_expression(pattern: &str) -> String {
     let part = |part: &str| match part {
         "*" | "**" => part.to_owned(),
-        // Within a part.
+        // Zenoh writes a wildcard within a part as `$*`.
         _ => part.replace('*', "$*"),
     };
     pattern.split('/').map(part).collect::<Vec<_>>().join("/")
 }
 
-/// The bytes of a message, without a copy: the sample is held until Zenoh has read them.
+/// The bytes of a message, without a copy: Zenoh's buffer holds the sample until Zenoh has read it.
 pub(crate) fn held(sample: Sample) -> Result<ZBytes, String> {
     struct Held(Sample);
 
@@ -165,19 +165,19 @@ pub(crate) fn held(sample: Sample) -> Result<ZBytes, String> {
         }
     }
 
-    // Later it does not fail.
+    // Fails here if it fails at all: `as_ref` cannot return an error.
     sample.as_slice().map_err(|error| error.to_string())?;
     Ok(ZBytes::from(Bytes::from_owner(Held(sample))))
 }
 
-/// What travels beside a message.
+/// Encodes the attachment of a message.
 fn attachment(sample: &Sample) -> Result<Vec<u8>, String> {
-    let mut ours = vec![pair("sequence", sample.sequence())];
+    let mut fields = vec![pair("sequence", sample.sequence())];
     if sample.tag() != 0 {
-        ours.push(pair("tag", sample.tag()));
+        fields.push(pair("tag", sample.tag()));
     }
     if let Some(tensor) = sample.tensor() {
-        ours.extend(describe(tensor));
+        fields.extend(describe(tensor));
     }
     let parts = sample.parts().map_err(|error| error.to_string())?;
     let parts: Vec<_> = parts
@@ -193,18 +193,18 @@ fn attachment(sample: &Sample) -> Result<Vec<u8>, String> {
         })
         .collect();
     if !parts.is_empty() {
-        ours.push(pair("parts", parts));
+        fields.push(pair("parts", parts));
     }
     let mut entries = Vec::new();
     if let Some(bytes) = sample.attachment() {
         let is_header = sample.metadata().is_some_and(|beside| beside.is_header());
         match read_map(bytes).filter(|_| is_header) {
             Some(header) => entries = header,
-            None => ours.push(pair("attachment", rmpv::Value::Binary(bytes.to_vec()))),
+            None => fields.push(pair("attachment", rmpv::Value::Binary(bytes.to_vec()))),
         }
     }
     entries.retain(|(key, _)| key.as_str() != Some(RGAPS));
-    entries.push(pair(RGAPS, rmpv::Value::Map(ours)));
+    entries.push(pair(RGAPS, rmpv::Value::Map(fields)));
     let mut bytes = Vec::new();
     rmpv::encode::write_value(&mut bytes, &rmpv::Value::Map(entries))
         .map_err(|error| error.to_string())?;
@@ -215,34 +215,34 @@ fn pair(key: &str, value: impl Into<rmpv::Value>) -> (rmpv::Value, rmpv::Value) 
     (key.into(), value.into())
 }
 
-/// Element type, shape and, if there are gaps, strides.
+/// The entries for an array: element type, shape and, if it has gaps, strides.
 fn describe(tensor: &Tensor) -> Vec<(rmpv::Value, rmpv::Value)> {
     let dims = usize::from(tensor.ndim);
     let (shape, strides) = (&tensor.shape[..dims], &tensor.strides[..dims]);
     let list = |values: Vec<rmpv::Value>| rmpv::Value::Array(values);
-    let mut said = vec![pair(
+    let mut entries = vec![pair(
         "shape",
         list(shape.iter().map(|length| (*length).into()).collect()),
     )];
     match tensor.dtype.name() {
-        Some(name) => said.push(pair("dtype", name)),
+        Some(name) => entries.push(pair("dtype", name)),
         None => {
             let DType { code, bits, lanes } = tensor.dtype;
             let dlpack = [u16::from(code), u16::from(bits), lanes];
-            said.push(pair("dtype", list(dlpack.map(Into::into).to_vec())));
+            entries.push(pair("dtype", list(dlpack.map(Into::into).to_vec())));
         }
     }
     let dense = rgaps_client::tensor::contiguous(tensor.dtype, shape);
     if dense.is_ok_and(|(dense, _)| dense != *tensor) {
         let strides = strides.iter().map(|stride| (*stride).into()).collect();
-        said.push(pair("strides", list(strides)));
+        entries.push(pair("strides", list(strides)));
     }
-    said
+    entries
 }
 
-/// A map of MessagePack, if the bytes are that and nothing else.
+/// Reads a map of MessagePack. None: the bytes are something else, or more than a map.
 fn read_map(mut bytes: &[u8]) -> Option<Vec<(rmpv::Value, rmpv::Value)>> {
-    // As deep as a header may be, by the library's count.
+    // The depth of the deepest header, as the library counts levels.
     let depth = 2 * rgaps_client::HEADER_DEPTH_MAX + 3;
     match rmpv::decode::read_value_with_max_depth(&mut bytes, depth) {
         Ok(rmpv::Value::Map(entries)) if bytes.is_empty() => Some(entries),
@@ -250,25 +250,25 @@ fn read_map(mut bytes: &[u8]) -> Option<Vec<(rmpv::Value, rmpv::Value)>> {
     }
 }
 
-/// What lies beside a message whose attachment is this.
+/// Decodes an attachment. Adds `mark` to the header of the message, unless the message has an attachment that is no header.
 fn beside(attachment: &[u8], mut mark: BTreeMap<String, Value>) -> Result<Beside, String> {
     let mut beside = Beside::default();
     let split = split(attachment);
     if split.is_none() && !attachment.is_empty() {
         mark.insert("attachment".to_owned(), attachment.into());
     }
-    let (mut header, ours) = split.unwrap_or_default();
-    let ours = Fields(&ours);
-    match ours.get("attachment").and_then(rmpv::Value::as_slice) {
+    let (mut header, fields) = split.unwrap_or_default();
+    let fields = Fields(&fields);
+    match fields.get("attachment").and_then(rmpv::Value::as_slice) {
         Some(bytes) => beside.attach(bytes, false)?,
         None => {
             header.values.insert(ZENOH.to_owned(), mark.into());
             beside.set_header(&header)?;
         }
     }
-    beside.tag = ours.number("tag")?.unwrap_or_default();
-    beside.tensor = ours.tensor()?.map(|(tensor, _)| tensor);
-    for part in ours.list("parts")?.unwrap_or_default() {
+    beside.tag = fields.number("tag")?.unwrap_or_default();
+    beside.tensor = fields.tensor()?.map(|(tensor, _)| tensor);
+    for part in fields.list("parts")?.unwrap_or_default() {
         let part = Fields(part.as_map().map_or(&[], Vec::as_slice));
         let name = part.get("name").and_then(rmpv::Value::as_str);
         let Some((tensor, dense_bytes)) = part.tensor()? else {
@@ -281,24 +281,24 @@ fn beside(attachment: &[u8], mut mark: BTreeMap<String, Value>) -> Result<Beside
     Ok(beside)
 }
 
-/// The header, and what rgaps adds to it. None: the attachment is not of this form.
+/// Splits an attachment into the header and the entries of its key `rgaps`. None: the attachment has another form.
 #[allow(clippy::type_complexity)]
 fn split(attachment: &[u8]) -> Option<(Header, Vec<(rmpv::Value, rmpv::Value)>)> {
-    let (ours, header): (Vec<_>, Vec<_>) = read_map(attachment)?
+    let (fields, header): (Vec<_>, Vec<_>) = read_map(attachment)?
         .into_iter()
         .partition(|(key, _)| key.as_str() == Some(RGAPS));
     let mut bytes = Vec::new();
     rmpv::encode::write_value(&mut bytes, &rmpv::Value::Map(header)).ok()?;
     let header = Header::decode(&bytes).ok()?;
-    let ours = match ours.into_iter().next() {
+    let fields = match fields.into_iter().next() {
         None => Vec::new(),
-        Some((_, rmpv::Value::Map(ours))) => ours,
+        Some((_, rmpv::Value::Map(fields))) => fields,
         Some(_) => return None,
     };
-    Some((header, ours))
+    Some((header, fields))
 }
 
-/// The entries of a map that rgaps understands.
+/// The entries of the key `rgaps`, or of a part in it.
 struct Fields<'a>(&'a [(rmpv::Value, rmpv::Value)]);
 
 impl<'a> Fields<'a> {
@@ -323,7 +323,7 @@ impl<'a> Fields<'a> {
         value.map(|value| list(value).ok_or_else(wrong)).transpose()
     }
 
-    /// An array, and how many bytes it has without gaps.
+    /// An array, and how many bytes it would have without gaps. None: the entries have no shape.
     fn tensor(&self) -> Result<Option<(Tensor, u64)>, String> {
         let Some(shape) = self.list("shape")? else {
             return Ok(None);
@@ -344,7 +344,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// By its name, or as DLPack numbers it.
+/// An element type: its name, or DLPack's code, bits and lanes.
 fn dtype(value: &rmpv::Value) -> Option<DType> {
     match value {
         rmpv::Value::Array(numbers) => match numbers.as_slice() {
@@ -431,12 +431,12 @@ mod tests {
 
     #[test]
     fn a_program_without_rgaps_can_describe_an_array() {
-        let ours = rmpv::Value::Map(vec![
+        let fields = rmpv::Value::Map(vec![
             pair("dtype", "float32"),
             pair("shape", vec![rmpv::Value::from(2), 3.into()]),
             pair("tag", 9),
         ]);
-        let (beside, header) = read(&packed(vec![pair("gain", 2), pair(RGAPS, ours)])).unwrap();
+        let (beside, header) = read(&packed(vec![pair("gain", 2), pair(RGAPS, fields)])).unwrap();
         let wanted = rgaps_client::tensor::contiguous(DType::F32, &[2, 3])
             .unwrap()
             .0;

@@ -1,4 +1,4 @@
-//! What `rgaps-links bridge` does, the command that `rgaps bridge` becomes.
+//! The command `rgaps-links bridge`, by which `rgaps bridge` replaces itself.
 
 use crate::{ros2_topics, Bridge, BridgeError, Counts, Reason, RosTopic};
 use anyhow::Context as _;
@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What listings call this process.
+/// The name of this process in listings.
 const CLIENT_NAME: &str = "rgaps-bridge";
-/// How long a signal may go unnoticed.
+/// Time between two looks for a signal.
 const SLICE: Duration = Duration::from_millis(50);
-/// After this long without a Zenoh node the user is told.
-const LONELY: Duration = Duration::from_secs(3);
-/// Exit codes, as of `rgaps`.
+/// After this time without another Zenoh node the bridge warns the user.
+const ALONE_LIMIT: Duration = Duration::from_secs(3);
+/// Exit codes, the same as those of `rgaps`.
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 const NO_DAEMON: u8 = 3;
@@ -87,7 +87,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
 }
 
 fn run_bridge(arguments: &Arguments, config: Config) -> anyhow::Result<()> {
-    // Zenoh says much that is of no interest to those who only use it.
+    // Zenoh logs a lot that users of rgaps do not need.
     start_log(&format!("zenoh=off,{}", config.log), config.log_format)
         .with_context(|| format!("log = {:?} is no filter", config.log))?;
     if arguments.list {
@@ -102,13 +102,13 @@ fn run_bridge(arguments: &Arguments, config: Config) -> anyhow::Result<()> {
         System::Zenoh => Bridge::zenoh(node, &config.bridge)?,
         System::Ros2 => Bridge::ros2(node, &config.bridge)?,
     };
-    let mut lonely = Lonely::new(&config.bridge);
+    let mut peer_watch = PeerWatch::new(&config.bridge);
     let every = Duration::from_millis(arguments.every_ms);
     let mut reported = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(SLICE);
         let counts = bridge.counts();
-        lonely.look(&counts);
+        peer_watch.look(&counts);
         if !every.is_zero() && reported.elapsed() >= every {
             reported = Instant::now();
             report(arguments.json, &counts, false)?;
@@ -118,29 +118,29 @@ fn run_bridge(arguments: &Arguments, config: Config) -> anyhow::Result<()> {
     report(arguments.json, &counts, true)
 }
 
-/// Tells the user when there is no other Zenoh node, and when there is one again.
-struct Lonely {
+/// Warns the user while the bridge reaches no other Zenoh node, and reports when it reaches one again.
+struct PeerWatch {
     since: Option<Instant>,
     is_reported: bool,
     endpoints: String,
 }
 
-impl Lonely {
-    fn new(config: &rgaps_session::Bridge) -> Lonely {
-        let mut ways = Vec::new();
+impl PeerWatch {
+    fn new(config: &rgaps_session::BridgeConfig) -> PeerWatch {
+        let mut endpoints = Vec::new();
         if !config.connect.is_empty() {
-            ways.push(format!("trying {}", config.connect.join(", ")));
+            endpoints.push(format!("trying {}", config.connect.join(", ")));
         }
         if !config.listen.is_empty() {
-            ways.push(format!("listening at {}", config.listen.join(", ")));
+            endpoints.push(format!("listening at {}", config.listen.join(", ")));
         }
         if config.scouting {
-            ways.push("looking by multicast".to_owned());
+            endpoints.push("looking by multicast".to_owned());
         }
-        Lonely {
+        PeerWatch {
             since: Some(Instant::now()),
             is_reported: false,
-            endpoints: ways.join("; "),
+            endpoints: endpoints.join("; "),
         }
     }
 
@@ -153,7 +153,7 @@ impl Lonely {
             return;
         }
         let since = *self.since.get_or_insert_with(Instant::now);
-        if !self.is_reported && since.elapsed() >= LONELY {
+        if !self.is_reported && since.elapsed() >= ALONE_LIMIT {
             self.is_reported = true;
             tracing::warn!(
                 "no Zenoh node is reached, so no message crosses; {}",
@@ -163,13 +163,13 @@ impl Lonely {
     }
 }
 
-/// The topics of ROS 2.
+/// Prints the topics of ROS 2.
 fn list(json: bool, topics: &[RosTopic]) -> anyhow::Result<()> {
     let text = match json {
         true => serde_json::json!({ "topics": topics }).to_string(),
         false => table(topics),
     };
-    // Whoever reads it may have gone.
+    // The reader may have closed standard output.
     let _ = writeln!(std::io::stdout(), "{text}");
     Ok(())
 }
@@ -198,7 +198,7 @@ fn table(topics: &[RosTopic]) -> String {
     lines.join("\n")
 }
 
-/// In JSON to standard output; else in words, while it runs to standard error.
+/// Prints counters: JSON to standard output, text to standard error while the bridge runs and to standard output at the end.
 fn report(json: bool, counts: &Counts, ended: bool) -> anyhow::Result<()> {
     let text = match json {
         true => serde_json::to_string(&Report { counts, ended })?,
@@ -208,7 +208,7 @@ fn report(json: bool, counts: &Counts, ended: bool) -> anyhow::Result<()> {
         print_error(format_args!("{text}"));
         return Ok(());
     }
-    // Whoever reads it may have gone.
+    // The reader may have closed standard output.
     let mut output = std::io::stdout().lock();
     let _ = writeln!(output, "{text}").and_then(|()| output.flush());
     Ok(())

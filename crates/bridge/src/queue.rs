@@ -1,13 +1,13 @@
-//! Messages from Zenoh that wait to be published. A callback of Zenoh puts them in, which must not wait.
+//! The queue of an incoming rule, from a callback of Zenoh, which must not wait, to the thread that publishes.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use zenoh::sample::Sample;
 
-/// Most messages of a rule that wait.
+/// Most messages in the queue.
 const MESSAGES_MAX: usize = 1024;
-/// Most bytes of them, if it is more than one message.
+/// Most bytes in the queue. A single message may be larger.
 const BYTES_MAX: usize = 64 << 20;
 
 #[derive(Default)]
@@ -27,7 +27,7 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// False: the queue is full.
+    /// Adds a message. False: the queue is full, and the message is dropped.
     pub(crate) fn push(&self, sample: Sample) -> bool {
         let mut waiting = self.lock();
         let bytes = waiting.bytes + sample.payload().len();
@@ -41,7 +41,7 @@ impl Queue {
         has_room
     }
 
-    /// The next message. None: there was none for so long.
+    /// Takes the next message. None: no message came within `timeout`.
     pub(crate) fn pop(&self, timeout: Duration) -> Option<Sample> {
         let waiting = self.lock();
         let waited = self

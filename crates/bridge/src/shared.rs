@@ -1,4 +1,4 @@
-//! What the threads of a bridge share.
+//! The state that the threads of a bridge share.
 
 use crate::counts::{Counters, Reason};
 use crate::dialect::Dialect;
@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use zenoh::Session;
 
-/// What the threads of a bridge share.
+/// The state that the threads of a bridge share.
 pub(crate) struct Shared {
     pub(crate) node: Node,
     pub(crate) session: Session,
     pub(crate) dialect: Arc<dyn Dialect>,
     pub(crate) counters: Counters,
     pub(crate) stop: AtomicBool,
-    /// The publishers of this bridge, whose messages it does not carry.
+    /// The ids of this bridge's publishers, whose messages it does not send back.
     pub(crate) own: RwLock<BTreeSet<u64>>,
-    /// Topics and reasons that the log names already.
+    /// Topics and reasons that the log has named.
     pub(crate) warned: Mutex<BTreeSet<(String, &'static str)>>,
 }
 
@@ -26,13 +26,13 @@ impl Shared {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Counts a message that did not cross. The first of each topic and reason is logged.
+    /// Counts a dropped message. Logs the first one of each topic and reason.
     pub(crate) fn drop_one(&self, topic: &str, reason: Reason, why: &str) {
         self.counters.count_dropped(reason, 1);
         self.warn(topic, reason.name(), why);
     }
 
-    /// Logs something about a topic, once.
+    /// Logs a warning about a topic, once for each `what`.
     pub(crate) fn warn(&self, topic: &str, what: &'static str, why: &str) {
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         if warned.insert((topic.to_owned(), what)) {

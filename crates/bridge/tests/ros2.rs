@@ -1,5 +1,5 @@
-//! `rgaps bridge ros2`, with a plain Zenoh session that uses the keys, tokens and attachments of `rmw_zenoh`. The messages are of
-//! rosbags (`crates/ros2/tests/vectors.txt`; `tests/python/test_ros2.py` compares them).
+//! `rgaps bridge ros2`, with a plain Zenoh session that uses the keys, tokens and attachments of `rmw_zenoh`. The Python library
+//! rosbags has encoded the messages (`crates/ros2/tests/vectors.txt`; `tests/python/test_ros2.py` compares them).
 
 mod support;
 
@@ -51,22 +51,22 @@ fn rule(topic: &str, type_name: &str, direction: BridgeDirection) -> Ros2Rule {
 }
 
 fn bridge(daemon: &Daemon, endpoint: &str, rules: Vec<Ros2Rule>) -> Result<Bridge, BridgeError> {
-    let config = rgaps_session::Bridge {
+    let config = rgaps_session::BridgeConfig {
         connect: vec![endpoint.to_owned()],
         ros_domain: 7,
         ros2: rules,
-        ..rgaps_session::Bridge::default()
+        ..rgaps_session::BridgeConfig::default()
     };
     Bridge::ros2(daemon.node("bridge"), &config)
 }
 
-/// As rmw_zenoh writes a type.
+/// The name of a type in rmw_zenoh's keys.
 fn dds(name: &str) -> String {
     let parts: Vec<&str> = name.split('/').collect();
     format!("{}::{}::dds_::{}_", parts[0], parts[1], parts[2])
 }
 
-/// Number, time and id, as rmw_zenoh's attachments have them.
+/// An attachment of rmw_zenoh: number, time and id.
 fn attachment(number: i64) -> Vec<u8> {
     let mut bytes = number.to_le_bytes().to_vec();
     bytes.extend_from_slice(&123_456_789i64.to_le_bytes());
@@ -82,7 +82,7 @@ fn put(other: &Zenoh, topic: &str, name: &str, payload: Vec<u8>) {
     put.wait().unwrap();
 }
 
-/// Publishes what came in, without the mark that it did.
+/// Publishes a message that came in, without the bridge's mark.
 fn publish_again(publisher: &Publisher, sample: &Sample) {
     let mut loan = publisher.loan(sample.len()).unwrap();
     loan.write(0, sample.as_slice().unwrap()).unwrap();
@@ -100,11 +100,11 @@ fn publish_again(publisher: &Publisher, sample: &Sample) {
     loan.publish().unwrap();
 }
 
-/// Each known type, from ROS 2 to rgaps and back again, equals what rosbags encoded.
+/// A message of each known type that crosses from ROS 2 to rgaps and back equals the bytes that rosbags encoded.
 #[test]
 fn messages_of_each_type_come_in_and_leave_as_they_were() {
     let (daemon, other) = (Daemon::start(), Zenoh::listen());
-    let heard = other.hear("7/out/**");
+    let received = other.subscribe("7/out/**");
     let mut rules = Vec::new();
     for (at, (name, _)) in vectors().into_iter().enumerate() {
         rules.push(rule(&format!("in/{at}"), name, BridgeDirection::From));
@@ -119,7 +119,7 @@ fn messages_of_each_type_come_in_and_leave_as_they_were() {
         wait_for_readers(&node, &format!("out/{at}"), 1);
         put(&other, &format!("in/{at}"), name, cdr.clone());
         publish_again(&publisher, &receive(&subscriber));
-        let sent = heard.next();
+        let sent = received.next();
         let key = format!("7/out/{at}/{}/RIHS01_", dds(name));
         assert!(sent.key_expr().starts_with(&key), "{}", sent.key_expr());
         assert_eq!(sent.payload().to_bytes(), cdr, "{name}");
@@ -133,16 +133,16 @@ fn messages_of_each_type_come_in_and_leave_as_they_were() {
     assert_eq!(bridge.stop().dropped, 0);
 }
 
-/// `zenoh-bridge-ros2dds`: the key is the name, and there is nothing beside the message. Rules have full names, whatever the
-/// namespace of this host is.
+/// With `zenoh-bridge-ros2dds` the key is the topic's name, and messages have no attachment. Rules have full names, whatever the
+/// namespace of this host.
 #[test]
 fn messages_of_nodes_with_dds_come_in_and_leave_as_they_were() {
     let daemon = Daemon::start_with("namespace = \"robot1\"\n");
     let other = Zenoh::listen();
-    let heard = other.hear("out/**");
+    let received = other.subscribe("out/**");
     let mut unknown = rule("out/mine", "my_msgs/msg/Mine", BridgeDirection::To);
     unknown.name = Some("/out/theirs".to_owned());
-    let config = rgaps_session::Bridge {
+    let config = rgaps_session::BridgeConfig {
         connect: vec![other.endpoint.clone()],
         ros_middleware: RosMiddleware::Dds,
         ros2: vec![
@@ -150,7 +150,7 @@ fn messages_of_nodes_with_dds_come_in_and_leave_as_they_were() {
             rule("out/image", IMAGE, BridgeDirection::To),
             unknown,
         ],
-        ..rgaps_session::Bridge::default()
+        ..rgaps_session::BridgeConfig::default()
     };
     let bridge = Bridge::ros2(daemon.node("bridge"), &config).unwrap();
     let node = daemon.node("member");
@@ -161,21 +161,21 @@ fn messages_of_nodes_with_dds_come_in_and_leave_as_they_were() {
     let cdr = vector(IMAGE);
     other.session.put("in/image", cdr.clone()).wait().unwrap();
     publish_again(&publisher, &receive(&subscriber));
-    let sent = heard.next();
+    let sent = received.next();
     assert_eq!(sent.key_expr().as_str(), "out/image");
     assert_eq!(sent.payload().to_bytes(), cdr);
     assert!(sent.attachment().is_none_or(|beside| beside.is_empty()));
-    // A type that nobody knows needs no hash here.
+    // With DDS an unknown type needs no hash.
     let publisher = node.publisher("/out/mine").create().unwrap();
     wait_for_readers(&node, "/out/mine", 1);
     publisher.put(b"\0\x01\0\0\x2a").unwrap();
-    let sent = heard.next();
+    let sent = received.next();
     assert_eq!(sent.key_expr().as_str(), "out/theirs");
     assert_eq!(sent.payload().to_bytes(), &b"\0\x01\0\0\x2a"[..]);
     assert_eq!(bridge.stop().dropped, 0);
 }
 
-/// A bag with a message of each known type, as `ros2 bag record` writes it.
+/// Writes a bag with a message of each known type, as `ros2 bag record` does.
 fn bag(file: &std::path::Path) {
     let to = std::io::BufWriter::new(std::fs::File::create(file).unwrap());
     let mut writer = mcap::WriteOptions::new()
@@ -198,11 +198,11 @@ fn bag(file: &std::path::Path) {
     writer.finish().unwrap();
 }
 
-/// From a bag to topics of arrays, and from there to nodes of ROS 2: every byte is that of the bag.
+/// Messages that are replayed from a bag as arrays leave for nodes of ROS 2 with the bytes of the bag.
 #[test]
 fn a_bag_is_replayed_to_ros_2_as_it_was() {
     let (daemon, other) = (Daemon::start(), Zenoh::listen());
-    let heard = other.hear("7/out/**");
+    let received = other.subscribe("7/out/**");
     let count = vectors().len();
     let rules = vectors().into_iter().enumerate();
     let rules = rules.map(|(at, (name, _))| rule(&format!("out/{at}"), name, BridgeDirection::To));
@@ -212,7 +212,7 @@ fn a_bag_is_replayed_to_ros_2_as_it_was() {
     bag(&file);
     let recording = Arc::new(Recording::open(&file).unwrap());
     let options = ReplayOptions {
-        // The bridge reads a topic once it has seen that somebody subscribes.
+        // The bridge joins a topic when it has seen a subscriber on the other side.
         wait_subscribers: 1,
         ..ReplayOptions::default()
     };
@@ -221,7 +221,7 @@ fn a_bag_is_replayed_to_ros_2_as_it_was() {
     assert_eq!((replayed.replayed, replayed.corrupt), (count as u64, 0));
     let mut sent = BTreeMap::new();
     while sent.len() < count {
-        let message = heard.next();
+        let message = received.next();
         let topic = message.key_expr().split('/').nth(2).unwrap().to_owned();
         sent.insert(topic, message.payload().to_bytes().into_owned());
     }
@@ -255,10 +255,10 @@ fn the_topics_of_nodes_are_listed() {
             .to_owned(),
     ]
     .map(|rest| token(&rest));
-    let config = rgaps_session::Bridge {
+    let config = rgaps_session::BridgeConfig {
         connect: vec![other.endpoint.clone()],
         ros_domain: 7,
-        ..rgaps_session::Bridge::default()
+        ..rgaps_session::BridgeConfig::default()
     };
     let topics = rgaps_bridge::ros2_topics(&config).unwrap();
     let rows: Vec<_> = topics
@@ -282,7 +282,7 @@ fn the_topics_of_nodes_are_listed() {
     );
 }
 
-/// What the bridge keeps for late joiners on the other side does not come back to it.
+/// The bridge does not take the history that it keeps itself for late joiners on the other side.
 #[test]
 fn kept_messages_leave_and_do_not_come_back() {
     let (daemon, other) = (Daemon::start(), Zenoh::listen());
@@ -294,9 +294,9 @@ fn kept_messages_leave_and_do_not_come_back() {
     let publisher = node.publisher("map").keep_last(1).transient_local();
     let publisher = publisher.create().unwrap();
     publisher.put(b"map").unwrap();
-    let heard = other.hear("7/map/**");
-    let sent = heard.next().payload().to_bytes().into_owned();
-    // As a late joiner asks, until the message is kept.
+    let received = other.subscribe("7/map/**");
+    let sent = received.next().payload().to_bytes().into_owned();
+    // Queries as a late joiner does, until the history has the message.
     until("the answer", || {
         let question = "7/map/**/@adv/**?_anyke";
         let replies = other.session.get(question).wait().unwrap();
@@ -307,18 +307,18 @@ fn kept_messages_leave_and_do_not_come_back() {
     assert_eq!((counts.sent, counts.received, counts.dropped), (1, 0, 0));
 }
 
-/// Whoever publishes CDR of a known type says so by the type.
+/// A publisher that declares a known type may publish it as CDR.
 #[test]
 fn a_message_of_a_known_type_may_be_cdr_already() {
     let (daemon, other) = (Daemon::start(), Zenoh::listen());
-    let heard = other.hear("7/image/**");
+    let received = other.subscribe("7/image/**");
     let rules = vec![rule("image", IMAGE, BridgeDirection::To)];
     let bridge = bridge(&daemon, &other.endpoint, rules).unwrap();
     let node = daemon.node("camera");
     let publisher = node.publisher("image").type_name(IMAGE).create().unwrap();
     wait_for_readers(&node, "image", 1);
     publisher.put(&vector(IMAGE)).unwrap();
-    assert_eq!(heard.next().payload().to_bytes(), vector(IMAGE));
+    assert_eq!(received.next().payload().to_bytes(), vector(IMAGE));
     assert_eq!(bridge.stop().dropped, 0);
 }
 
@@ -395,7 +395,7 @@ fn images_and_others_become_arrays() {
     );
 }
 
-/// A big-endian message, and messages that lie about what they have.
+/// A big-endian message, and messages with wrong lengths.
 #[test]
 fn other_byte_orders_are_read_and_broken_messages_are_counted() {
     let (daemon, other) = (Daemon::start(), Zenoh::listen());
@@ -448,12 +448,12 @@ fn put_image(node: &Node) -> Publisher {
     publisher
 }
 
-/// An image of a program that knows nothing of ROS 2, its tokens, and that it does not come back.
+/// An image of a program without ROS 2 leaves, the tokens show its topic, and it does not come back.
 #[test]
 fn an_image_of_rgaps_leaves_and_the_graph_shows_it() {
     let (daemon, other) = (Daemon::start(), Zenoh::listen());
     let hash = "RIHS01_d31d41a9a4c4bc8eae9be757b0beed306564f7526c88ea6a4588fb9582527d47";
-    let heard = other.hear(&format!("7/cam/sensor_msgs::msg::dds_::Image_/{hash}"));
+    let received = other.subscribe(&format!("7/cam/sensor_msgs::msg::dds_::Image_/{hash}"));
     let (to, tokens) = std::sync::mpsc::channel();
     let liveliness = other.session.liveliness();
     let graph = liveliness.declare_subscriber("@ros2_lv/7/**").history(true);
@@ -468,7 +468,7 @@ fn an_image_of_rgaps_leaves_and_the_graph_shows_it() {
     let bridge = bridge(&daemon, &other.endpoint, rules).unwrap();
     let node = daemon.node("camera");
     let _publisher = put_image(&node);
-    let sent = heard.next().payload().to_bytes().into_owned();
+    let sent = received.next().payload().to_bytes().into_owned();
     let mut wanted = b"\0\x01\0\0\x03\0\0\0\x04\0\0\0\x02\0\0\0f\0\0\0\x02\0\0\0\x02\0\0\0\x05\0\0\0bgr8\0\0\0\0".to_vec();
     wanted
         .extend_from_slice(b"\x06\0\0\0\x0c\0\0\0\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07");
@@ -485,7 +485,7 @@ fn an_image_of_rgaps_leaves_and_the_graph_shows_it() {
     );
     assert!(found[1].1.ends_with(&format!("/0/1/MP/{end}")), "{found:?}");
     assert!(found[2].1.ends_with(&format!("/0/2/MS/{end}")), "{found:?}");
-    // From there, and not back again.
+    // An image from ROS 2 comes in and is not sent back.
     let subscriber = node.subscriber("cam").create().unwrap();
     other.wait_for_subscriber("7/cam/sensor_msgs::msg::dds_::Image_/RIHS01_any");
     put(&other, "cam", IMAGE, vector(IMAGE));
@@ -508,14 +508,14 @@ fn what_ros_2_does_not_have_is_an_error() {
         hash: Some("RIHS01_aa".to_owned()),
         ..unknown
     };
-    let heard = other.hear("7/a/my_msgs::msg::dds_::Mine_/RIHS01_aa");
+    let received = other.subscribe("7/a/my_msgs::msg::dds_::Mine_/RIHS01_aa");
     let bridge = bridge(&daemon, &other.endpoint, vec![given]).unwrap();
     let node = daemon.node("source");
     let publisher = node.publisher("a").create().unwrap();
     wait_for_readers(&node, "a", 1);
     publisher.put(b"no CDR").unwrap();
     publisher.put(b"\0\x01\0\0CDR").unwrap();
-    assert_eq!(heard.next().payload().to_bytes()[..], *b"\0\x01\0\0CDR");
+    assert_eq!(received.next().payload().to_bytes()[..], *b"\0\x01\0\0CDR");
     until("the count", || bridge.counts().sent == 1);
     assert_eq!(bridge.stop().dropped_by, BTreeMap::from([("not_sent", 1)]));
 }
@@ -524,7 +524,7 @@ fn put_bytes(publisher: &Publisher, bytes: &[u8]) {
     publisher.put(bytes).unwrap();
 }
 
-/// An array of these numbers, of this shape.
+/// Publishes an array of these numbers, with this shape.
 fn put_numbers(publisher: &Publisher, dtype: &str, shape: &[u64], bytes: &[u8]) {
     let mut loan = publisher
         .loan_tensor(dtype.parse().unwrap(), shape)
@@ -533,7 +533,7 @@ fn put_numbers(publisher: &Publisher, dtype: &str, shape: &[u64], bytes: &[u8]) 
     loan.publish().unwrap();
 }
 
-/// Parts of three float64 each, which count up from 1.
+/// Publishes parts of three numbers each, which count up from 1.
 fn put_parts(publisher: &Publisher, dtype: &str, names: &[&str]) {
     let (tensor, len) = rgaps_client::tensor::contiguous(dtype.parse().unwrap(), &[3]).unwrap();
     let mut loan = publisher.loan(64 * names.len() as u64).unwrap();
@@ -548,7 +548,8 @@ fn put_parts(publisher: &Publisher, dtype: &str, names: &[&str]) {
     loan.publish().unwrap();
 }
 
-/// What a message leaves out is 0, but no zeros go out for what cannot be the type: a robot would obey them.
+/// Fields that a message leaves out are sent as 0. A message that does not match the type is not sent at all: a robot would obey
+/// the zeros.
 #[test]
 fn what_does_not_have_the_form_of_the_type_is_not_sent() {
     let (daemon, other) = (Daemon::start(), Zenoh::listen());
@@ -560,7 +561,7 @@ fn what_does_not_have_the_form_of_the_type_is_not_sent() {
     ];
     let rules = types.map(|(topic, name)| rule(topic, name, BridgeDirection::To));
     let bridge = bridge(&daemon, &other.endpoint, rules.into()).unwrap();
-    let heard = other.hear("7/**");
+    let received = other.subscribe("7/**");
     let node = daemon.node("member");
     let [twist, joints, point, text] = types.map(|(topic, _)| {
         let publisher = node.publisher(topic).create().unwrap();
@@ -585,7 +586,7 @@ fn what_does_not_have_the_form_of_the_type_is_not_sent() {
         until("the count", || bridge.counts().dropped == at as u64 + 1);
     }
     put_parts(&twist, "float64", &["linear"]);
-    let sent = heard.next().payload().to_bytes().into_owned();
+    let sent = received.next().payload().to_bytes().into_owned();
     let numbers = [1.0, 2.0, 3.0, 0.0, 0.0, 0.0].map(f64::to_le_bytes);
     assert_eq!(sent, [&[0, 1, 0, 0][..], &numbers.concat()].concat());
     until("the count", || bridge.counts().sent == 1);

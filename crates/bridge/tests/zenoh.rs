@@ -1,4 +1,4 @@
-//! `rgaps bridge zenoh`, with a plain Zenoh session as the other side: every byte, both ways, and what does not cross.
+//! `rgaps bridge zenoh`, with a plain Zenoh session as the other side: all bytes in both directions, and messages that do not cross.
 
 mod support;
 
@@ -10,7 +10,7 @@ use support::{bridge, bytes, receive, rules, wait_for_readers, Zenoh};
 use zenoh::qos::CongestionControl;
 use zenoh::Wait as _;
 
-/// From nothing to more than one frame of Zenoh's.
+/// From an empty message to one that needs several frames of Zenoh.
 const SIZES: [usize; 6] = [0, 1, 100, 65_535, 70_001, 3_000_000];
 
 /// The value of a key in a map of MessagePack.
@@ -27,7 +27,7 @@ fn unpacked(bytes: &[u8]) -> Packed {
 #[test]
 fn messages_leave_with_every_byte_and_what_lies_beside_them() {
     let (daemon, other) = (Daemon::start(), Zenoh::listen());
-    let heard = other.hear("robot/cam");
+    let received = other.subscribe("robot/cam");
     let bridge = bridge(&daemon, &other.endpoint, ">camera/front=robot/cam");
     let node = daemon.node("camera");
     let publisher = node.publisher("camera/front").type_name("rgb8");
@@ -43,7 +43,7 @@ fn messages_leave_with_every_byte_and_what_lies_beside_them() {
         loan.set_header(&header).unwrap();
         loan.publish().unwrap();
 
-        let sample = heard.next();
+        let sample = received.next();
         assert!(sample.payload().to_bytes() == sent, "{size} bytes");
         assert_eq!(sample.key_expr().as_str(), "robot/cam");
         assert_eq!(sample.encoding().to_string(), "rgb8");
@@ -52,11 +52,11 @@ fn messages_leave_with_every_byte_and_what_lies_beside_them() {
         assert_eq!(at(&attachment, "capture_ns").as_u64(), header.capture_ns);
         assert_eq!(at(&attachment, "frame_id").as_str(), Some("front"));
         assert_eq!(at(&attachment, "gain").as_f64(), Some(1.5));
-        let ours = at(&attachment, "rgaps");
-        assert_eq!(at(ours, "dtype").as_str(), Some("uint8"));
-        assert_eq!(at(ours, "shape"), &Packed::Array(vec![size.into()]));
-        assert_eq!(at(ours, "sequence").as_u64(), Some(number as u64));
-        let tag = ours
+        let fields = at(&attachment, "rgaps");
+        assert_eq!(at(fields, "dtype").as_str(), Some("uint8"));
+        assert_eq!(at(fields, "shape"), &Packed::Array(vec![size.into()]));
+        assert_eq!(at(fields, "sequence").as_u64(), Some(number as u64));
+        let tag = fields
             .as_map()
             .unwrap()
             .iter()
@@ -66,7 +66,7 @@ fn messages_leave_with_every_byte_and_what_lies_beside_them() {
             Some(number as u64)
         );
     }
-    // It counts a message after it has given it to Zenoh.
+    // The bridge counts a message only after Zenoh has taken it.
     until("the count", || bridge.counts().sent == SIZES.len() as u64);
     let counts = bridge.stop();
     assert_eq!(counts.sent_bytes, SIZES.iter().sum::<usize>() as u64);
@@ -128,34 +128,37 @@ fn messages_come_in_with_every_byte_and_what_lies_beside_them() {
     assert_eq!(bridge.stop().dropped, 0);
 }
 
-/// A message that came in by a bridge is not sent back, by it or by another bridge of the realm. The message after it would
-/// arrive after its echo.
+/// No bridge of the realm sends back a message that a bridge brought. If one did, the echo would arrive before the next message.
 #[test]
 fn no_message_goes_round() {
     let (daemon, other) = (Daemon::start(), Zenoh::listen());
     let one = bridge(&daemon, &other.endpoint, "loop <ready1");
     let two = bridge(&daemon, &other.endpoint, "loop <ready2");
-    let heard = other.hear("loop");
+    let received = other.subscribe("loop");
     let node = daemon.node("member");
     let subscriber = node.subscriber("loop").create().unwrap();
     let publisher = node.publisher("loop").create().unwrap();
     wait_for_readers(&node, "loop", 3);
-    // What a node declares arrives in order.
+    // Declarations of a node arrive in order, so the earlier ones have arrived, too.
     other.wait_for_subscriber("ready1");
     other.wait_for_subscriber("ready2");
     for round in 0..10u8 {
         other.session.put("loop", vec![round, 1]).wait().unwrap();
-        assert_eq!(heard.next().payload().to_bytes()[..], [round, 1], "its own");
+        assert_eq!(
+            received.next().payload().to_bytes()[..],
+            [round, 1],
+            "its own"
+        );
         for _ in 0..2 {
             assert_eq!(receive(&subscriber).as_slice().unwrap(), [round, 1]);
         }
         publisher.put(&[round, 2]).unwrap();
         assert_eq!(receive(&subscriber).as_slice().unwrap(), [round, 2]);
         for _ in 0..2 {
-            assert_eq!(heard.next().payload().to_bytes()[..], [round, 2]);
+            assert_eq!(received.next().payload().to_bytes()[..], [round, 2]);
         }
     }
-    // Each bridge finds the messages that both brought.
+    // Each bridge reads the messages that both bridges brought: ten of each.
     for bridge in [one, two] {
         until("the count", || bridge.counts().not_returned == 20);
         let counts = bridge.stop();
@@ -163,17 +166,17 @@ fn no_message_goes_round() {
     }
 }
 
-/// Two realms with Zenoh between them: what only rgaps has crosses, too.
+/// Between two realms with Zenoh between them, parts, tags and attachments cross, too.
 #[test]
 fn parts_and_attachments_cross_two_bridges() {
     let (here, there) = (Daemon::start(), Daemon::start());
     let endpoint = format!("tcp/127.0.0.1:{}", ports(1)[0]);
     let (from, to) = (here.node("source"), there.node("sink"));
     let subscriber = to.subscriber("scene").create().unwrap();
-    let listening = rgaps_session::Bridge {
+    let listening = rgaps_session::BridgeConfig {
         listen: vec![endpoint.clone()],
         zenoh: rules("<scene"),
-        ..rgaps_session::Bridge::default()
+        ..rgaps_session::BridgeConfig::default()
     };
     let into = Bridge::zenoh(there.node("bridge"), &listening).unwrap();
     let out = bridge(&here, &endpoint, ">scene");
@@ -223,14 +226,14 @@ fn topics_of_a_pattern_cross_under_a_prefix() {
     let (daemon, other) = (Daemon::start(), Zenoh::listen());
     let mut config = support::config(&other.endpoint, ">camera/* <plan/**");
     config.prefix = "robot1".to_owned();
-    let heard = other.hear("robot1/camera/*");
+    let received = other.subscribe("robot1/camera/*");
     let node = daemon.node("member");
     let bridge = Bridge::zenoh(daemon.node("bridge"), &config).unwrap();
     for topic in ["camera/left", "camera/right"] {
         let publisher = node.publisher(topic).create().unwrap();
         wait_for_readers(&node, topic, 1);
         publisher.put(topic.as_bytes()).unwrap();
-        let sample = heard.next();
+        let sample = received.next();
         assert_eq!(sample.key_expr().as_str(), format!("robot1/{topic}"));
         assert_eq!(sample.payload().to_bytes(), topic.as_bytes());
     }
@@ -239,14 +242,14 @@ fn topics_of_a_pattern_cross_under_a_prefix() {
     let put = other.session.put("robot1/plan/arm/left", "go");
     put.wait().unwrap();
     assert_eq!(receive(&subscriber).as_slice().unwrap(), b"go");
-    // A name that no topic has.
+    // No topic may have this name.
     other.session.put("robot1/plan/.", "no").wait().unwrap();
     until("the drop", || {
         bridge.counts().dropped_by.get("invalid") == Some(&1)
     });
 }
 
-/// Nobody on the other side: the bridge does not read. Somebody comes: it begins with what is kept for late joiners.
+/// Without a subscriber on the other side the bridge does not read. With the first one it begins with the history for late joiners.
 #[test]
 fn a_topic_is_read_only_while_somebody_subscribes() {
     let (daemon, other) = (Daemon::start(), Zenoh::listen());
@@ -258,10 +261,10 @@ fn a_topic_is_read_only_while_somebody_subscribes() {
     until("the connection", || bridge.counts().peers == 1);
     assert_eq!(node.topic("map").unwrap().subscribers.len(), 0);
     for _ in 0..2 {
-        let heard = other.hear("map");
-        assert_eq!(heard.next().payload().to_bytes()[..], *b"map");
+        let received = other.subscribe("map");
+        assert_eq!(received.next().payload().to_bytes()[..], *b"map");
         assert_eq!(bridge.counts().topics_out, 1);
-        heard.subscriber.undeclare().wait().unwrap();
+        received.subscriber.undeclare().wait().unwrap();
         wait_for_readers(&node, "map", 0);
     }
 }
@@ -278,14 +281,14 @@ fn what_has_no_memory_or_no_sense_is_dropped_and_counted() {
         put.congestion_control(CongestionControl::Block)
     };
     put(vec![1; 17 << 20]).wait().unwrap();
-    // An array that is longer than the message, and a number that is none.
+    // An array that is longer than the message, and a tag that is no number.
     for wrong in [
         &b"\x81\xa5rgaps\x82\xa5dtype\xa5uint8\xa5shape\x91\x09"[..],
         b"\x81\xa5rgaps\x81\xa3tag\xc0",
     ] {
         put(vec![2; 8]).attachment(wrong.to_vec()).wait().unwrap();
     }
-    // Topics have nothing like a deletion.
+    // The bridge ignores deletions, which topics do not have.
     other.session.delete("in").wait().unwrap();
     put(vec![3; 8]).wait().unwrap();
     assert_eq!(receive(&subscriber).as_slice().unwrap(), [3; 8]);

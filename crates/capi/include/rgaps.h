@@ -21,7 +21,8 @@
  *
  *   Errors      Functions that can fail return RGAPS_OK (0) or a negative code;
  *               rgaps_error_message() then says what happened and what to do. A function writes
- *               its results to its last arguments; if it fails, it writes NULL or 0.
+ *               its results to its last arguments; if it fails, it writes NULL or 0 (-1 for a file
+ *               descriptor, SIZE_MAX for a token).
  *   Handles     are opaque. Destroying or releasing NULL does nothing. Destroying a handle twice does
  *               nothing but set the error message; functions that return a code return an error. Do
  *               not use a handle after you destroyed it, and do not destroy it while another thread
@@ -192,6 +193,8 @@ typedef struct rgaps_node_options {
  * bytes; NULL: the program's name. `options` may be NULL. */
 rgaps_status_t rgaps_node_create(const char *name, const rgaps_node_options_t *options,
                                  rgaps_node_t **node);
+
+/* Destroys the handle. The connection ends with the node's last publisher, subscriber, loan and sample. */
 void rgaps_node_destroy(rgaps_node_t *node);
 
 /* ---- Tensors -------------------------------------------------------------------------------- */
@@ -287,6 +290,8 @@ typedef struct rgaps_publisher_options {
 /* Joins `topic` as a publisher. `options` may be NULL. */
 rgaps_status_t rgaps_publisher_create(const char *topic, const rgaps_publisher_options_t *options,
                                       rgaps_publisher_t **publisher);
+
+/* Leaves the topic once all open loans are published or dropped. */
 void rgaps_publisher_destroy(rgaps_publisher_t *publisher);
 
 /* Publishes a copy of `bytes` bytes from `data`, any host or device pointer of this process. First
@@ -310,7 +315,7 @@ uint32_t rgaps_publisher_subscribers(const rgaps_publisher_t *publisher);
  * service that it does not offer. They get none of its messages. 0 for NULL. 'rgaps topic info' names the reasons. */
 uint32_t rgaps_publisher_mismatched(const rgaps_publisher_t *publisher);
 
-/* "host" or "cuda:GPU-<uuid>". */
+/* The domain of the messages: "host" or "cuda:GPU-<uuid>". NULL for NULL. */
 const char *rgaps_publisher_domain(const rgaps_publisher_t *publisher);
 
 /* Returns unused memory to the pools, except for `keep_bytes` in each. `freed_bytes` may be
@@ -337,7 +342,7 @@ rgaps_status_t rgaps_publisher_loan_parts(rgaps_publisher_t *publisher, rgaps_pa
  * was lost. */
 void *rgaps_loan_data(rgaps_loan_t *loan);
 
-/* Its size in bytes; 0 for NULL. */
+/* The size of the message in bytes, as rgaps_loan_truncate() left it; 0 for NULL, or if the loan was lost. */
 size_t rgaps_loan_bytes(const rgaps_loan_t *loan);
 
 /* Copies bytes into the loan, to byte `at` and those behind it, from any host or device pointer. */
@@ -435,7 +440,7 @@ rgaps_status_t rgaps_subscriber_recv(rgaps_subscriber_t *subscriber, uint64_t ti
 /* Takes the next message, if there is one, or RGAPS_ERROR_EMPTY. */
 rgaps_status_t rgaps_subscriber_try_recv(rgaps_subscriber_t *subscriber, rgaps_sample_t **sample);
 
-/* Waits until a message is waiting, without taking it. */
+/* Waits until a message is waiting, without taking it; RGAPS_ERROR_TIMED_OUT if none arrives. */
 rgaps_status_t rgaps_subscriber_wait(rgaps_subscriber_t *subscriber, uint64_t timeout_ns);
 
 /* A file descriptor that is readable while messages are waiting, for poll() and event loops. When it is readable, take
@@ -485,6 +490,7 @@ rgaps_status_t rgaps_sample_record_stream(const rgaps_sample_t *sample, rgaps_st
 rgaps_status_t rgaps_sample_gpu_point(const rgaps_sample_t *sample, uint64_t *address,
                                       uint64_t *point);
 
+/* The size of the message in bytes. */
 size_t rgaps_sample_bytes(const rgaps_sample_t *sample);
 
 /* Copies `bytes` bytes, starting at byte `at` of the message, to host memory. The message may be in any domain. */
@@ -499,7 +505,8 @@ uint64_t rgaps_sample_missed(const rgaps_sample_t *sample);
 /* The number that the publisher set with rgaps_loan_set_tag(); 0 if it set none. */
 uint64_t rgaps_sample_tag(const rgaps_sample_t *sample);
 
-/* When it was published, in this host's CLOCK_MONOTONIC. */
+/* When it was published, in nanoseconds of this host's CLOCK_MONOTONIC. For a message of another host, rgaps converts the time by
+ * both hosts' wall clocks; as an int64_t it is negative if that was before this host started. */
 uint64_t rgaps_sample_publish_ns(const rgaps_sample_t *sample);
 
 /* A random number that identifies the publisher. */
@@ -553,6 +560,8 @@ rgaps_status_t rgaps_sample_release_on(rgaps_sample_t *sample, rgaps_stream_t st
 
 /* An empty wait set for the subscribers of `node`; NULL: the default node. */
 rgaps_status_t rgaps_wait_set_create(rgaps_node_t *node, rgaps_wait_set_t **wait_set);
+
+/* Destroys the wait set; its subscribers stay in their topics. */
 void rgaps_wait_set_destroy(rgaps_wait_set_t *wait_set);
 
 /* Adds a subscriber of the same node, and returns its token. A subscriber may be in one wait set at a time. If you destroy it
@@ -564,7 +573,7 @@ rgaps_status_t rgaps_wait_set_attach(rgaps_wait_set_t *wait_set, rgaps_subscribe
 rgaps_status_t rgaps_wait_set_detach(rgaps_wait_set_t *wait_set, size_t token);
 
 /* Waits until at least one subscriber has a message. Writes the tokens of all that have one, at most `capacity` tokens, and
- * their number to `count`. */
+ * their number to `count`. RGAPS_ERROR_TIMED_OUT if no message arrives, RGAPS_ERROR_ARGUMENT if the wait set is empty. */
 rgaps_status_t rgaps_wait_set_wait(rgaps_wait_set_t *wait_set, uint64_t timeout_ns, size_t *tokens,
                                    size_t capacity, size_t *count);
 
@@ -579,16 +588,16 @@ typedef void (*rgaps_handler_t)(void *user, rgaps_status_t status, rgaps_sample_
 rgaps_status_t rgaps_listener_create(rgaps_subscriber_t *subscriber, rgaps_handler_t handler,
                                      void *user, rgaps_listener_t **listener);
 
-/* ---- Match events: who comes and goes ----------------------------------------------------------- */
+/* ---- Match events: members that join and leave ----------------------------------------------------------- */
 
 /* How many members of the other side match, and what has changed since the handler's last call. The names of the fields are
  * those of ROS 2. */
 typedef struct rgaps_matched {
     uint64_t total_count;        /* members that have matched since the listener began; one that came and went between two calls
                                     may be missing */
-    uint32_t total_count_change; /* how many of these came since the last call */
+    uint32_t total_count_change; /* how many of these began to match since the last call */
     uint32_t current_count;      /* members that match now */
-    int32_t current_count_change; /* how many more these are than at the last call */
+    int32_t current_count_change; /* the difference to the last call; negative if fewer match */
     uint32_t reserved;
 } rgaps_matched_t;
 

@@ -1,4 +1,4 @@
-//! Where C ends and Rust begins: panics are stopped, messages kept, arguments checked.
+//! The boundary between C and Rust: stops panics, keeps error messages, checks C's arguments.
 
 use crate::status::{rgaps_status_t, Code, Failure, Outcome, RGAPS_OK};
 use std::any::Any;
@@ -11,11 +11,11 @@ use std::time::Duration;
 pub(crate) const FOREVER_NS: u64 = u64::MAX;
 
 thread_local! {
-    /// What went wrong in this thread's last call that failed.
+    /// The error message of this thread's last failed call; None before the first failure.
     static MESSAGE: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
-/// Runs the body of a function that C calls.
+/// Runs the body of a function that C calls, and returns its code. A panic becomes [`Code::Internal`].
 pub(crate) fn guard(body: impl FnOnce() -> Outcome) -> rgaps_status_t {
     match run(body) {
         Ok(()) => RGAPS_OK,
@@ -23,14 +23,14 @@ pub(crate) fn guard(body: impl FnOnce() -> Outcome) -> rgaps_status_t {
     }
 }
 
-/// Runs the body of a function that returns a value; where it fails, that is `none`.
+/// Like [`guard`], for a function that returns a value to C: returns `none` if the body fails.
 pub(crate) fn guard_value<T>(none: T, body: impl FnOnce() -> Outcome<T>) -> T {
     run(body).unwrap_or(none)
 }
 
 fn run<T>(body: impl FnOnce() -> Outcome<T>) -> Result<T, Code> {
-    // A body that panics may leave the library's own state half changed, which its locks pass on
-    // as it is; handles are changed last, by moves that do not panic.
+    // Unwind safety: a body that panics may leave the library's state half changed, and the library's locks ignore
+    // poisoning. Bodies change handles last, by moves that do not panic.
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(failure)) => failure,
@@ -42,9 +42,9 @@ fn run<T>(body: impl FnOnce() -> Outcome<T>) -> Result<T, Code> {
 
 /// Keeps a message for `rgaps_error_message`.
 pub(crate) fn remember(message: &str) {
-    // A peer's text may hold a NUL, where C would see its end.
+    // A peer's text may contain a NUL, at which C would stop reading.
     let text = CString::new(message.replace('\0', "\u{fffd}")).unwrap_or_default();
-    // A thread that is ending has no message any more.
+    // Fails only while the thread ends and has destroyed its thread locals.
     let _ = MESSAGE.try_with(|kept| kept.replace(Some(text)));
 }
 
@@ -58,22 +58,22 @@ fn describe(payload: Box<dyn Any + Send>) -> String {
         _ => "without a message",
     };
     let text = format!("rgaps has a fault, please report it: {text}");
-    // Dropping what somebody panicked with could panic again, out of our reach.
+    // The payload's destructor may panic, too, and nothing would catch that.
     std::mem::forget(payload);
     text
 }
 
-/// What went wrong in this thread's last call that failed.
+/// The error message of this thread's last failed call.
 #[no_mangle]
 pub extern "C" fn rgaps_error_message() -> *const c_char {
     let kept = MESSAGE.try_with(|kept| kept.borrow().as_ref().map(|text| text.as_ptr()));
     kept.ok().flatten().unwrap_or(c"".as_ptr())
 }
 
-/// Text that C passes; none for NULL.
+/// Text that C passes; None for NULL.
 ///
 /// # Safety
-/// `text` is NULL or ends with a 0 byte, and is not changed while the result is used.
+/// `text` is NULL or ends with a 0 byte, and nobody changes it while the result is used.
 pub(crate) unsafe fn optional_text<'a>(
     name: &str,
     text: *const c_char,
@@ -89,17 +89,17 @@ pub(crate) unsafe fn optional_text<'a>(
         .map_err(|error| Failure::argument(format!("{name} is not UTF-8: {error}")))
 }
 
-/// Text that C has to pass.
+/// Text that C must pass: NULL is an error.
 ///
 /// # Safety
-/// As [`optional_text`].
+/// `text` is NULL or ends with a 0 byte, and nobody changes it while the result is used.
 pub(crate) unsafe fn text<'a>(name: &str, text: *const c_char) -> Outcome<&'a str> {
     // SAFETY: our caller promises what `optional_text` asks for: NULL, or text that ends with a 0 byte and stays as it is.
     unsafe { optional_text(name, text) }?
         .ok_or_else(|| Failure::argument(format!("{name} is NULL")))
 }
 
-/// Checks a pointer to `bytes` bytes that C passes.
+/// Checks a pointer to `bytes` bytes that C passes: NULL is allowed only for 0 bytes.
 pub(crate) fn check_bytes(name: &str, at: *const c_void, bytes: usize) -> Outcome {
     if at.is_null() && bytes > 0 {
         let message = format!("{name} is NULL, for {bytes} bytes");
@@ -108,7 +108,7 @@ pub(crate) fn check_bytes(name: &str, at: *const c_void, bytes: usize) -> Outcom
     Ok(())
 }
 
-/// Checks a pointer that becomes a slice, which ends within the address space.
+/// Like [`check_bytes`], and also checks that `bytes` fits `isize`, as a Rust slice requires.
 pub(crate) fn check_slice(name: &str, at: *const c_void, bytes: usize) -> Outcome {
     check_bytes(name, at, bytes)?;
     if isize::try_from(bytes).is_err() {
@@ -118,7 +118,7 @@ pub(crate) fn check_slice(name: &str, at: *const c_void, bytes: usize) -> Outcom
     Ok(())
 }
 
-/// Where C wants a result. Written to only where there is one; before, `none` is.
+/// A pointer to which a function writes its result for C. It holds `none` until the function succeeds.
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
@@ -135,10 +135,10 @@ impl<T> Out<T> {
         Ok(out)
     }
 
-    /// The same where NULL means that C does not want to know.
+    /// Like [`new`](Self::new), but `to` may be NULL: then C does not want the result.
     ///
     /// # Safety
-    /// As [`new`](Self::new).
+    /// `to` is NULL or may be written to until the function that C called returns.
     pub(crate) unsafe fn optional(to: *mut T, none: T) -> Out<T> {
         let out = Out(to);
         out.set(none);
@@ -147,14 +147,14 @@ impl<T> Out<T> {
 
     pub(crate) fn set(&self, value: T) {
         if !self.0.is_null() {
-            // SAFETY: it is not NULL, so `optional`'s caller promised that it may be written until C's call returns, and an
-            // `Out` does not outlive that. What was there is C's and not dropped.
+            // SAFETY: the pointer is not NULL, so `optional`'s caller promised that we may write there until C's call returns;
+            // an `Out` does not outlive that call. `write` does not drop the old value, which is C's.
             unsafe { self.0.write(value) };
         }
     }
 }
 
-/// A time-out that C passes; none has no end.
+/// A time-out that C passes; None for `RGAPS_FOREVER`.
 pub(crate) fn timeout(timeout_ns: u64) -> Option<Duration> {
     (timeout_ns != FOREVER_NS).then(|| Duration::from_nanos(timeout_ns))
 }

@@ -10,7 +10,7 @@ use std::ffi::{c_char, c_int};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Segments of a topic, and so its descriptors.
+/// The number of a topic's segments, each of which has a descriptor.
 const SEGMENTS: usize = 3;
 
 /// `enum rgaps_device_role`.
@@ -72,7 +72,7 @@ pub(crate) fn role(number: c_int) -> Outcome<Role> {
         .ok_or_else(|| Failure::argument("the role is none of rgaps_device_role"))
 }
 
-/// Makes a topic.
+/// Creates a topic.
 ///
 /// # Safety
 /// As `rgaps/device.h` says.
@@ -126,15 +126,16 @@ pub unsafe extern "C" fn rgaps_device_topic_open(
             descriptors.cast(),
             SEGMENTS * size_of::<c_int>(),
         )?;
-        // SAFETY: it is not NULL, and C passes three descriptors there (rgaps/device.h).
+        // SAFETY: `descriptors` is not NULL (`check_slice`), and C passes three descriptors there (rgaps/device.h).
         let numbers = unsafe { descriptors.cast::<[c_int; SEGMENTS]>().read_unaligned() };
         let own = |number: c_int| -> Outcome<OwnedFd> {
             if number < 0 {
                 return Err(Failure::argument(format!("{number} is no descriptor")));
             }
-            // SAFETY: C passes open descriptors, which it keeps open until we return. One that is not is told by the kernel.
-            let theirs = unsafe { BorrowedFd::borrow_raw(number) };
-            theirs
+            // SAFETY: `number` is not negative, and C keeps its descriptors open until we return. If one is not open, the
+            // kernel refuses to duplicate it.
+            let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+            borrowed
                 .try_clone_to_owned()
                 .map_err(|error| Failure::argument(format!("descriptor {number}: {error}")))
         };
@@ -145,7 +146,7 @@ pub unsafe extern "C" fn rgaps_device_topic_open(
     })
 }
 
-/// The parameter of kernels.
+/// The topic as kernels take it as a parameter.
 ///
 /// # Safety
 /// As `rgaps/device.h` says.
@@ -165,7 +166,7 @@ pub unsafe extern "C" fn rgaps_device_mapping_topic(
     })
 }
 
-/// The three descriptors.
+/// The topic's three descriptors.
 ///
 /// # Safety
 /// As `rgaps/device.h` says.
@@ -203,7 +204,7 @@ pub unsafe extern "C" fn rgaps_device_mapping_take_seat(
     })
 }
 
-/// Gives a seat back.
+/// Returns a seat.
 ///
 /// # Safety
 /// As `rgaps/device.h` says.
@@ -229,7 +230,7 @@ pub unsafe extern "C" fn rgaps_device_mapping_evict(
     guard(|| Ok(unsafe { borrow(mapping) }?.topic.evict(seat)?))
 }
 
-/// Ends waits.
+/// Ends the waits of an endpoint's kernel.
 ///
 /// # Safety
 /// As `rgaps/device.h` says.
@@ -242,7 +243,7 @@ pub unsafe extern "C" fn rgaps_device_mapping_stop(
     guard(|| Ok(unsafe { borrow(mapping) }?.topic.stop(endpoint)?))
 }
 
-/// Ends them no longer.
+/// Lets an endpoint's kernel wait again.
 ///
 /// # Safety
 /// As `rgaps/device.h` says.
@@ -255,7 +256,7 @@ pub unsafe extern "C" fn rgaps_device_mapping_resume(
     guard(|| Ok(unsafe { borrow(mapping) }?.topic.resume(endpoint)?))
 }
 
-/// How far a subscriber is.
+/// The cursor of a subscriber, and the number of messages that it missed.
 ///
 /// # Safety
 /// As `rgaps/device.h` says.
@@ -279,7 +280,7 @@ pub unsafe extern "C" fn rgaps_device_mapping_seat(
     })
 }
 
-/// The newest message.
+/// The sequence number of the newest message.
 ///
 /// # Safety
 /// As `rgaps/device.h` says.

@@ -1,4 +1,4 @@
-//! Device topics beside ordinary ones: `rgaps/device.h`.
+//! Bridges between device topics and ordinary topics: `rgaps/device.h`.
 
 use crate::boundary::{guard, optional_text, text, Out};
 use crate::device::{domain, hand_out, rgaps_device_mapping_t, role};
@@ -27,7 +27,7 @@ impl Object for rgaps_device_bridge_t {
     }
 }
 
-/// Opens a topic by its name.
+/// Maps the device topic of a bridge by the name of the ordinary topic.
 ///
 /// # Safety
 /// As `rgaps/device.h` says.
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn rgaps_device_topic_attach(
     })
 }
 
-/// Forwards messages.
+/// Starts a bridge.
 ///
 /// # Safety
 /// As `rgaps/device.h` says.
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn rgaps_device_bridge_create(
     })
 }
 
-/// What has been forwarded.
+/// The numbers of forwarded and refused messages.
 ///
 /// # Safety
 /// As `rgaps/device.h` says.
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn rgaps_device_bridge_figures(
     })
 }
 
-/// Ends it.
+/// Ends a bridge.
 ///
 /// # Safety
 /// As `rgaps/device.h` says.

@@ -1,22 +1,22 @@
-//! Domains as C names them.
+//! The option `domain`: names of domains, and which domain to join.
 
 use crate::status::{Code, Coded, Failure, Outcome};
 use rgaps_cuda::{Device, Driver};
 use rgaps_layout::Domain;
 
-/// Which domain C asks for.
+/// The domain that C asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// None: the topic's.
+    /// C passed NULL: the topic's domain.
     Topic,
-    /// This one.
+    /// This domain, or an error.
     Exactly(Domain),
-    /// This GPU's if it can be used, else the host's; the topic's if it has one already.
+    /// "auto": this GPU (None: there is none) if it can be used, else the host. If the topic is in another domain, that one.
     Auto(Option<Domain>),
 }
 
 impl Wish {
-    /// Understands a domain's name; none is no wish.
+    /// Parses the name of a domain; None means NULL.
     pub(crate) fn parse(text: Option<&str>) -> Outcome<Wish> {
         let Some(text) = text else {
             return Ok(Wish::Topic);
@@ -33,7 +33,8 @@ impl Wish {
         }
     }
 
-    /// Joins in the domain that is wished for, or the next best.
+    /// Calls `join` with the domain that C asks for. For "auto" it tries the GPU, then the host, then the topic's domain,
+    /// while a domain is unavailable or is not the topic's.
     pub(crate) fn join<T, E: Coded>(
         self,
         join: impl Fn(Option<Domain>) -> Result<T, E>,
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    /// What a join meets: domains that cannot be used, and the one that the topic has.
+    /// The error of a join that fails with this code.
     #[derive(Debug)]
     struct Refused(Code);
 
@@ -125,7 +126,7 @@ mod tests {
 
     #[test]
     fn auto_takes_what_there_is() {
-        // Which domain a join gets, by the domain that the topic has already, if any.
+        // The domain that a join gets and the number of tries. `topic`: the topic's domain, if it has one already.
         let joined = |wish: Wish, topic: Option<Domain>, usable: &[Domain]| {
             let asked = RefCell::new(0);
             let result = wish.join(|domain| {

@@ -1,11 +1,10 @@
-//! Handles: boxes that C holds, and which of them live.
+//! Handles: boxes that C holds, and the table of all live ones.
 //!
-//! A handle's address is in a table from its making to its end, so one that is destroyed twice is
-//! found out before it is touched (unless its address has been given to another of its kind since).
+//! The table holds a handle's address from `give` to `take`. So `take` refuses a handle that C destroys twice, before it
+//! touches memory, unless a new handle has the same address.
 //!
-//! A forked child starts with an empty table: it destroys none of its parent's handles, whose
-//! threads and descriptors it does not have, and its copy of the table's locks is never touched,
-//! which another thread may have held when the process forked.
+//! A forked child starts with an empty table. So it destroys none of its parent's handles, whose threads and descriptors it
+//! lacks. It also never takes a lock of the inherited table, which another thread may have held during the fork.
 
 use crate::status::{Code, Failure, Outcome};
 use std::collections::HashSet;
@@ -15,19 +14,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Parts of the table, each with a lock of its own.
 const SHARDS: usize = 16;
 
-/// How often this process was forked, from its first ancestor that used the library.
+/// The number of forks between this process and its first ancestor that used the library.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// A kind of handle.
 pub(crate) trait Object: Sized {
-    /// What messages call it.
+    /// The kind's name in error messages.
     const NAME: &'static str;
 
-    /// In which process it was made.
+    /// The process that created the handle.
     fn birth(&self) -> &Birth;
 }
 
-/// Says in which process a handle was made.
+/// Identifies the process that created a handle, by its `GENERATION`.
 #[derive(Debug)]
 pub(crate) struct Birth(u32);
 
@@ -53,14 +52,14 @@ fn forked(name: &str) -> Failure {
     )
 }
 
-/// Hands a new handle to C.
+/// Makes a handle for C, and enters it into the table.
 pub(crate) fn give<T: Object>(object: T) -> *mut T {
     let handle = Box::into_raw(Box::new(object));
     live().lock(handle as usize).insert(handle as usize);
     handle
 }
 
-/// The handle that C passes.
+/// Borrows a handle that C passes; fails for NULL and in a forked child.
 ///
 /// # Safety
 /// `handle` is NULL or lives until the function that C called returns.
@@ -73,7 +72,7 @@ pub(crate) unsafe fn borrow<'a, T: Object>(handle: *const T) -> Outcome<&'a T> {
     Ok(object)
 }
 
-/// Takes a handle back from C. The caller drops it; none for NULL.
+/// Takes a handle back from C, so that the caller drops it; None for NULL.
 ///
 /// # Safety
 /// `handle` is NULL or a handle of this kind that C was given, and no other function uses it.
@@ -99,19 +98,19 @@ pub(crate) unsafe fn take<T: Object>(handle: *mut T) -> Outcome<Option<Box<T>>> 
             ),
         ));
     }
-    // SAFETY: the table had the address, so the box is one that `give` made and nobody has taken;
-    // that it is of this kind is the caller's promise.
+    // SAFETY: the table had the address, so `give` made the box and nobody has taken it since. The caller promises that it
+    // is of this kind.
     Ok(Some(unsafe { Box::from_raw(handle) }))
 }
 
-/// Addresses of the handles that live.
+/// The addresses of all live handles, in shards.
 struct Live([Mutex<HashSet<usize>>; SHARDS]);
 
 static LIVE: AtomicPtr<Live> = AtomicPtr::new(std::ptr::null_mut());
 
 impl Live {
     fn lock(&self, address: usize) -> MutexGuard<'_, HashSet<usize>> {
-        // Boxes lie at multiples of 16 at least.
+        // The allocator aligns boxes to at least 16 bytes, so the lower four bits say nothing.
         let shard = &self.0[(address >> 4) % SHARDS];
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -129,21 +128,21 @@ fn live() -> &'static Live {
             Ordering::Acquire,
         ) {
             Ok(_) => new,
-            Err(theirs) => {
-                // SAFETY: made above, and nobody has seen it.
+            Err(other) => {
+                // SAFETY: `new` comes from `Box::into_raw` above, and the failed exchange published it to nobody.
                 drop(unsafe { Box::from_raw(new) });
-                theirs
+                other
             }
         };
     }
-    // SAFETY: what LIVE points to was made here and is never freed; a child leaves its parent's.
+    // SAFETY: LIVE points to a table that this function leaked, in this process or in one that it was forked from.
     unsafe { &*table }
 }
 
-/// Has forked children start anew.
+/// Registers a fork handler that gives forked children an empty table and no default node.
 fn watch_forks() {
     static WATCHED: AtomicBool = AtomicBool::new(false);
-    // A child inherits its parent's handlers, so once is enough for all generations.
+    // A child inherits its parent's fork handlers, so one registration is enough for all generations.
     if WATCHED.load(Ordering::Acquire) || WATCHED.swap(true, Ordering::AcqRel) {
         return;
     }
@@ -152,9 +151,8 @@ fn watch_forks() {
         LIVE.store(std::ptr::null_mut(), Ordering::Release);
         crate::node::forget_default();
     }
-    // SAFETY: the handler only stores to atomics, which is allowed in the child of a process with
-    // threads. It can fail for want of memory: then the Rust library still refuses in children,
-    // which has other means to know.
+    // SAFETY: the handler only stores to atomics, which POSIX allows in the child of a process with threads. The
+    // registration fails only without memory; the Rust library then still detects the fork by its own means.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
 }
 

@@ -1,6 +1,6 @@
-//! `include/rgaps.h` and `include/rgaps/device.h` say what this crate does: every function, structure and constant of the one
-//! is in the other, with the same types. What is compared is text: declarations of both sides are
-//! brought to one form, C's without spaces around `*`.
+//! Tests that `include/rgaps.h` and `include/rgaps/device.h` declare the same functions, structures and constants as this crate,
+//! with the same types. The tests compare text: they bring the declarations of both sides to one form, C's without spaces
+//! around `*`.
 
 use crate::device::ROLES;
 use crate::device_bridge::DIRECTIONS;
@@ -34,7 +34,7 @@ const SOURCES: [&str; 15] = [
     include_str!("wait_set.rs"),
 ];
 
-/// By name: a function's result and parameters, or a structure's fields.
+/// By name: the types and names of a function's result and parameters, or of a structure's fields.
 type Declarations = BTreeMap<String, Vec<String>>;
 
 /// The header without comments and preprocessor lines.
@@ -59,7 +59,7 @@ fn split_c(declaration: &str) -> (String, String) {
     let start = words.rfind(['*', ' ']).expect("a type and a name");
     let (kind, name) = words.split_at(start + 1);
     let kind = kind.trim_end();
-    // A type's stars stand close to it.
+    // No space between a type and its stars.
     let stars = kind.trim_end_matches('*');
     let kind = format!("{}{}", stars.trim_end(), &kind[stars.len()..]);
     (kind, name.to_owned())
@@ -190,7 +190,7 @@ fn rust_functions() -> Declarations {
         for function in source.split("extern \"C\" fn ").skip(1) {
             let (name, rest) = function.split_once('(').expect("parameters begin");
             if !name.starts_with("rgaps_") {
-                continue; // what the macro of accessors makes, and handlers of forks
+                continue; // a function of the macro `accessors`, or a fork handler
             }
             let (parameters, rest) = rest.split_once(')').expect("parameters end");
             let (result, _) = rest.split_once('{').expect("a body begins");

@@ -1,12 +1,10 @@
-//! The C interface: `include/rgaps.h` and `include/rgaps/device.h`, which document it, over the Rust library.
+//! The C interface over the Rust library. `include/rgaps.h` and `include/rgaps/device.h` document it.
 //!
-//! Every function that C calls does three things: it checks what C handed over (`boundary`), calls
-//! the Rust library, and turns its outcome into a code and a message (`status`). Panics stop at
-//! `boundary::guard`. Handles are boxes whose addresses are kept in a table of those that live
-//! (`handle`), so that destroying one twice is noticed before memory is touched.
+//! Every function that C calls does three things: it checks C's arguments (`boundary`), calls the Rust library, and turns
+//! the result into a code and a message (`status`). `boundary::guard` stops panics. A handle is a box; a table keeps the
+//! addresses of all live handles (`handle`), so that a second destroy fails before it touches memory.
 //!
-//! The header is written by hand, for people to read; `header_test` compares every function,
-//! structure and constant in it with this crate.
+//! The headers are written by hand; `header_test` compares every function, structure and constant in them with this crate.
 #![warn(clippy::too_many_lines)]
 #![allow(non_camel_case_types)] // types that C sees have their C names
 

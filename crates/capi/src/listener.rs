@@ -1,4 +1,4 @@
-//! Listeners: a handler of C's is called with each message.
+//! Listeners: threads that call a C handler with each message, or with each match event.
 
 use crate::boundary::{guard, remember, Out};
 use crate::handle::{borrow, give, take, Birth, Object};
@@ -9,8 +9,8 @@ use crate::subscriber::rgaps_subscriber_t;
 use rgaps_rs::{Listener, Matched, RecvError, Sample};
 use std::ffi::c_void;
 
-/// `rgaps_handler_t`; NULL is none. It must not throw, which is undefined for a handler of this
-/// type; what a C++ program throws all the same ends it where the library calls.
+/// `rgaps_handler_t`; None for NULL. The handler must not throw: a C++ exception that leaves it ends the program at the
+/// library's call.
 pub type rgaps_handler_t = Option<
     unsafe extern "C-unwind" fn(
         user: *mut c_void,
@@ -32,10 +32,10 @@ impl Object for rgaps_listener_t {
     }
 }
 
-/// The handler's argument.
+/// The argument `user` of a handler.
 struct User(*mut c_void);
 
-// SAFETY: we never follow the pointer: it is only passed back to C's handler, which rgaps.h says runs in another thread.
+// SAFETY: we never follow the pointer; we only pass it to C's handler, and C knows that this runs in another thread (rgaps.h).
 unsafe impl Send for User {}
 
 /// Calls a handler with each message.
@@ -61,8 +61,8 @@ pub unsafe extern "C" fn rgaps_listener_create(
         let listener = subscriber.subscriber.listen(move |outcome| {
             let user = &user;
             deliver(outcome, |status, sample| {
-                // SAFETY: C passed a function of this type, which may be called in any thread with this argument until
-                // rgaps_listener_destroy returns (rgaps.h). That waits for this thread, unless it runs in it.
+                // SAFETY: C passed a function of this type, which any thread may call with this argument until
+                // rgaps_listener_destroy returns (rgaps.h). Destroying waits for this thread, unless it runs in this thread.
                 unsafe { handler(user.0, status, sample) }
             });
         })?;
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn rgaps_listener_create(
     })
 }
 
-/// Lends a sample to the handler, or tells it why there is none.
+/// Calls the handler with a sample, or with the code of an error.
 fn deliver(
     outcome: Result<Sample, RecvError>,
     handler: impl FnOnce(rgaps_status_t, *mut rgaps_sample_t),
@@ -80,8 +80,8 @@ fn deliver(
         Ok(sample) => {
             let lent = give(rgaps_sample_t::new(sample));
             handler(RGAPS_OK, lent);
-            // SAFETY: `give` made it above, and it is the handler's only while that runs (rgaps.h, at
-            // rgaps_listener_create). Where the handler has released it the table says so.
+            // SAFETY: `give` made the handle above, and the handler may use it only until it returns (rgaps.h: rgaps_handler_t).
+            // If the handler has released it, the table lacks it and `take` fails.
             drop(unsafe { take(lent) });
         }
         Err(error) => {
@@ -102,11 +102,11 @@ pub struct rgaps_matched_t {
     reserved: u32,
 }
 
-/// `rgaps_matched_handler_t`; NULL is none.
+/// `rgaps_matched_handler_t`; None for NULL.
 pub type rgaps_matched_handler_t =
     Option<unsafe extern "C-unwind" fn(user: *mut c_void, matched: *const rgaps_matched_t)>;
 
-/// A handler of C's as one of ours.
+/// A Rust handler that calls C's.
 fn matched_handler(
     handler: rgaps_matched_handler_t,
     user: *mut c_void,
@@ -115,16 +115,16 @@ fn matched_handler(
     let user = User(user);
     Ok(move |matched: Matched| {
         let user = &user;
-        let told = rgaps_matched_t {
+        let event = rgaps_matched_t {
             total_count: matched.total_count,
             total_count_change: matched.total_count_change,
             current_count: matched.current_count,
             current_count_change: matched.current_count_change,
             reserved: 0,
         };
-        // SAFETY: C passed a function of this type, which may be called in any thread with this argument until
-        // rgaps_listener_destroy returns (rgaps.h). `told` lives until the handler returns.
-        unsafe { handler(user.0, &told) }
+        // SAFETY: C passed a function of this type, which any thread may call with this argument until
+        // rgaps_listener_destroy returns (rgaps.h). `event` lives until the handler returns.
+        unsafe { handler(user.0, &event) }
     })
 }
 
@@ -135,7 +135,7 @@ fn hand_out(listener: Listener) -> *mut rgaps_listener_t {
     })
 }
 
-/// Calls a handler when subscribers come and go.
+/// Calls a handler whenever a subscriber starts or stops matching.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn rgaps_publisher_on_matched(
     })
 }
 
-/// Calls a handler when publishers come and go.
+/// Calls a handler whenever a publisher starts or stops matching.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn rgaps_subscriber_on_matched(
     })
 }
 
-/// Ends the listener.
+/// Ends the listener: waits until its handler has returned, unless it runs inside the handler.
 ///
 /// # Safety
 /// As `rgaps.h` says.

@@ -12,8 +12,8 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 /// `rgaps_loan_t`.
 pub struct rgaps_loan_t {
     birth: Birth,
-    /// None: the loan was lost when it was published; the handle waits to be dropped. The lock is
-    /// free, but for programs that use one loan from two threads, and never waited for.
+    /// None: a failed publish lost the loan, and C has not dropped the handle yet. Nobody waits for the lock: it is taken
+    /// only if a program uses one loan from two threads, which is an error.
     loan: Mutex<Option<Loan>>,
 }
 
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn rgaps_loan_data(loan: *mut rgaps_loan_t) -> *mut c_void
     })
 }
 
-/// The block's bytes.
+/// The size of the message in bytes.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn rgaps_loan_write(
     })
 }
 
-/// Says that only the first bytes are the message.
+/// Shortens the message to its first bytes.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn rgaps_loan_truncate(
     })
 }
 
-/// Sets the user's number.
+/// Sets the tag.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn rgaps_loan_set_tag(loan: *mut rgaps_loan_t, tag: u64) -
     })
 }
 
-/// Says that the message is a tensor.
+/// Describes the message as a tensor.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -187,12 +187,12 @@ pub unsafe extern "C" fn rgaps_loan_publish_on(
         // (rgaps.h: Handles, Pointers).
         let (out, handle) = unsafe { (Out::optional(sequence, 0), borrow(loan)?) };
         {
-            let mut place = handle.lock()?;
-            let held = place.take().ok_or_else(lost)?;
+            let mut open = handle.lock()?;
+            let held = open.take().ok_or_else(lost)?;
             match held.publish_on(Stream(stream as u64)) {
                 Ok(number) => out.set(number),
                 Err(unpublished) => {
-                    *place = unpublished.loan.map(|loan| *loan);
+                    *open = unpublished.loan.map(|loan| *loan);
                     return Err(Failure::from(unpublished.error));
                 }
             }
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn rgaps_loan_publish_on(
     })
 }
 
-/// Gives the block back after the work queued on a stream.
+/// Returns the block behind the work queued on a stream, without publishing it.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -229,7 +229,7 @@ pub unsafe extern "C" fn rgaps_loan_drop_on(
     })
 }
 
-/// Gives the block back.
+/// Returns the block without publishing it.
 ///
 /// # Safety
 /// As `rgaps.h` says.

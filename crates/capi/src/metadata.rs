@@ -43,7 +43,7 @@ impl rgaps_part_t {
     }
 }
 
-/// What a sample's header and parts say in C's text, made when it is first asked for.
+/// The texts of a sample's header and the names of its parts as C strings, made on first use.
 #[derive(Default)]
 pub(crate) struct Texts {
     header: OnceLock<Result<Option<HeaderText>, HeaderError>>,
@@ -56,7 +56,7 @@ struct HeaderText {
     values: BTreeMap<String, CString>,
 }
 
-/// Text as C reads it: a NUL, which ends it there, is replaced.
+/// A C string of a text. U+FFFD replaces each NUL, at which C would stop reading.
 fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default()
 }
@@ -98,12 +98,12 @@ fn absent(message: impl Into<String>) -> Failure {
 /// `bytes` bytes that C passes.
 ///
 /// # Safety
-/// `data` is readable for `bytes` bytes while the result is used.
+/// `data` has `bytes` readable bytes, which nobody changes while the result is used; NULL for 0 bytes.
 unsafe fn bytes_at<'a>(data: *const c_void, bytes: usize) -> Outcome<&'a [u8]> {
     check_slice("data", data, bytes)?;
     match bytes {
         0 => Ok(&[]),
-        // SAFETY: it is not NULL and ends within the address space (`check_slice`), and our caller promises bytes that
+        // SAFETY: `data` is not NULL and `bytes` fits `isize` (`check_slice`); our caller promises that many bytes, which
         // nobody changes while the result is used.
         bytes => Ok(unsafe { std::slice::from_raw_parts(data.cast(), bytes) }),
     }
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn rgaps_loan_set_attachment(
     })
 }
 
-/// Changes the header that a loan has, or is to have.
+/// Changes a loan's header, which starts empty.
 fn edit(loan: &mut Loan, change: impl FnOnce(&mut Header)) -> Outcome {
     let attached = loan.metadata().filter(|metadata| metadata.is_header());
     let mut header = match attached {
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn rgaps_loan_set_text(
     })
 }
 
-/// The attachment.
+/// The attachment, or the encoded header.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -296,7 +296,7 @@ pub unsafe extern "C" fn rgaps_sample_frame_id(
     })
 }
 
-/// A key's value, as what `read` makes of it; none: it is not `kind`.
+/// A key's value, converted by `read`. `read` returns None if the value is not of the kind that `kind` names.
 fn value<T>(
     handle: &rgaps_sample_t,
     key: &str,
@@ -313,7 +313,8 @@ fn value<T>(
 /// Writes a key's value for C, converted by `read`.
 ///
 /// # Safety
-/// As `rgaps.h` says of the sample, the key and `to`, which it calls `name`.
+/// `sample` is NULL or a handle that lives until this returns, `key` is NULL or text that nobody changes until then, and `to`,
+/// which errors call `name`, is NULL or may be written to until then.
 unsafe fn write_value<T>(
     sample: *const rgaps_sample_t,
     key: *const c_char,
@@ -409,7 +410,7 @@ pub unsafe extern "C" fn rgaps_publisher_loan_parts(
         if parts.is_null() && count > 0 {
             return Err(Failure::argument(format!("parts is NULL, for {count}")));
         }
-        // More than there can be are counted by `loan_parts`, which says so.
+        // One more than the limit is enough for `loan_parts` to refuse the parts with its own message.
         let count = count.min(MAX_MESSAGE_PARTS + 1);
         let mut tensors = Vec::with_capacity(count);
         for index in 0..count {
@@ -503,7 +504,7 @@ pub unsafe extern "C" fn rgaps_sample_part(
             let out = Out::new("part", part, NO_PART)?;
             (out, borrow(sample)?, text("name", name)?)
         };
-        // Its error names those that there are.
+        // Fails with the names of the parts that there are.
         handle.sample.part(name)?;
         let index = handle
             .sample

@@ -1,4 +1,4 @@
-//! Nodes, and the process's default one.
+//! Nodes, and the process's default node.
 
 use crate::boundary::{guard, optional_text, Out};
 use crate::handle::{borrow, give, take, Birth, Object};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// `rgaps_node_t`. Publishers and subscribers hold the node in it, not the handle.
+/// `rgaps_node_t`. Publishers and subscribers share the node inside, so the handle may be destroyed before them.
 pub struct rgaps_node_t {
     birth: Birth,
     node: Arc<Node>,
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn rgaps_node_create(
     })
 }
 
-/// Gives the handle up.
+/// Destroys the handle.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -85,6 +85,8 @@ pub unsafe extern "C" fn rgaps_node_destroy(node: *mut rgaps_node_t) {
     });
 }
 
+/// The rules of remapping in the field `remap`.
+///
 /// # Safety
 /// `remap` is NULL or points to `remap_count` pointers, each NULL or a C string.
 unsafe fn rules(options: &rgaps_node_options_t) -> Outcome<Vec<String>> {
@@ -93,16 +95,18 @@ unsafe fn rules(options: &rgaps_node_options_t) -> Outcome<Vec<String>> {
         return Err(missing());
     }
     let rule = |at| {
-        // SAFETY: `at` is below `remap_count`, and our caller promises that many pointers at `remap`, each NULL or a C string. `rule` is copied
-        // before this returns.
+        // SAFETY: `at` is below `remap_count`, and our caller promises that many pointers at `remap`, each NULL or a C string
+        // that nobody changes. The text is copied before this closure returns.
         let rule = unsafe { optional_text("remap", options.remap.add(at).read_unaligned()) }?;
         Ok(rule.ok_or_else(missing)?.to_owned())
     };
     (0..options.remap_count).map(rule).collect()
 }
 
+/// The configuration of this machine and user, overridden by the options.
+///
 /// # Safety
-/// Each text is NULL or a C string, and `remap` as [`rules`] says.
+/// Each text is NULL or a C string; `remap` is NULL or points to `remap_count` pointers, each NULL or a C string.
 unsafe fn configuration(options: &rgaps_node_options_t) -> Outcome<Config> {
     // SAFETY: our caller promises that each is NULL or text, and the options' borrow outlasts our use of it.
     let (file, socket, realm, namespace) = unsafe {
@@ -142,7 +146,7 @@ unsafe fn configuration(options: &rgaps_node_options_t) -> Outcome<Config> {
     Ok(config)
 }
 
-/// What listings call this process unless it says otherwise.
+/// The name of this process in listings if C passes none: its program's name, or "c".
 fn program_name() -> String {
     let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("c"));
     let mut name = program.file_name().map_or_else(
@@ -156,10 +160,11 @@ fn program_name() -> String {
     name
 }
 
-/// The default node, while someone uses it.
+/// The process's default node, which its publishers and subscribers keep alive. NULL until somebody needs it.
 static DEFAULT: AtomicPtr<Mutex<Weak<Node>>> = AtomicPtr::new(std::ptr::null_mut());
 
-/// In a forked child: the parent's node is not the child's, and its lock may be held for good.
+/// Forgets the default node, in a forked child: the node belongs to the parent, and another thread of the parent may have
+/// held its lock during the fork.
 pub(crate) fn forget_default() {
     DEFAULT.store(std::ptr::null_mut(), Ordering::Release);
 }
@@ -177,24 +182,24 @@ pub(crate) unsafe fn node_or_default(node: *const rgaps_node_t) -> Outcome<Arc<N
 }
 
 fn default_node() -> Outcome<Arc<Node>> {
-    // Also so that forks are watched before there is anything to forget.
+    // Registers the fork handler before there is a default node for it to forget.
     let _birth = Birth::now();
-    let mut place = DEFAULT.load(Ordering::Acquire);
-    if place.is_null() {
-        // Never freed: one for the process, and one for each generation of its children.
+    let mut slot = DEFAULT.load(Ordering::Acquire);
+    if slot.is_null() {
+        // Never freed: there is one per process.
         let new = Box::into_raw(Box::new(Mutex::new(Weak::new())));
         let null = std::ptr::null_mut();
-        place = match DEFAULT.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire) {
+        slot = match DEFAULT.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => new,
-            Err(theirs) => {
-                // SAFETY: made above, and nobody has seen it.
+            Err(other) => {
+                // SAFETY: `new` comes from `Box::into_raw` above, and the failed exchange published it to nobody.
                 drop(unsafe { Box::from_raw(new) });
-                theirs
+                other
             }
         };
     }
-    // SAFETY: what DEFAULT points to was made here and is never freed.
-    let mut kept = unsafe { &*place }
+    // SAFETY: DEFAULT points to a box that this function leaked, so it is never freed.
+    let mut kept = unsafe { &*slot }
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
     if let Some(node) = kept.upgrade() {

@@ -1,33 +1,33 @@
-//! Structures of options, which grow from version to version.
+//! Reading structures of options, which may have fewer or more fields in the caller's version of the header.
 
 use crate::status::{Failure, Outcome};
 
-/// No structure of options is larger: a larger `size` was never set.
+/// An upper limit for the size of a structure of options: a larger `size` means that the caller did not set the field.
 const MAX_OPTIONS_BYTES: usize = 4096;
 
-/// A structure of options: its first field says how many bytes the caller's version of it has.
+/// A structure of options. Its first field, `size`, is its size in bytes in the caller's version.
 ///
 /// # Safety
-/// `repr(C)`, the first field is that `usize`, all bits 0 is a value, and there is no padding.
+/// The type is `repr(C)` without padding, its first field is that `usize`, and all-zero bits are a valid value.
 pub(crate) unsafe trait Plain: Copy {
     /// Its name in C.
     const NAME: &'static str;
 }
 
-/// Copies what C passes. Fields that it does not know of are 0, which is their default.
+/// Copies the options that C passes. Fields that the caller's version lacks are 0, their default; so are all for NULL. Fails
+/// if the caller sets a field that this version lacks.
 ///
 /// # Safety
-/// `options` is NULL, or points to as many bytes as its field `size` says, or to a `size` that
-/// is refused.
+/// `options` is NULL, or points to `size` bytes, or to a `size` outside the limits, which this function refuses.
 pub(crate) unsafe fn read_options<T: Plain>(options: *const T) -> Outcome<T> {
-    // SAFETY: all bits 0 is a value, as `Plain` says.
+    // SAFETY: whoever implements `Plain` promises that all-zero bits are a valid value.
     let mut known: T = unsafe { std::mem::zeroed() };
     if options.is_null() {
         return Ok(known);
     }
-    let theirs = options.cast::<u8>();
-    // SAFETY: it is not NULL, so our caller promises the first field, `size`, at least.
-    let size = unsafe { theirs.cast::<usize>().read_unaligned() };
+    let given = options.cast::<u8>();
+    // SAFETY: it is not NULL, so our caller promises at least the first field, `size`.
+    let size = unsafe { given.cast::<usize>().read_unaligned() };
     if !(size_of::<usize>()..=MAX_OPTIONS_BYTES).contains(&size) {
         return Err(Failure::argument(format!(
             "the field size of {name} is {size}: set it to sizeof({name})",
@@ -35,12 +35,12 @@ pub(crate) unsafe fn read_options<T: Plain>(options: *const T) -> Outcome<T> {
         )));
     }
     let common = size.min(size_of::<T>());
-    // SAFETY: our caller promises `size` bytes, and `known` has at least `common`; without padding all of its bytes are
-    // part of a field, and every value of a field is one (`Plain`).
-    unsafe { std::ptr::copy_nonoverlapping(theirs, (&raw mut known).cast::<u8>(), common) };
+    // SAFETY: our caller promises `size` readable bytes, and `known` has at least `common`. `Plain` promises that there is no
+    // padding, so every byte belongs to a field; the fields are numbers and pointers, for which all bits are valid.
+    unsafe { std::ptr::copy_nonoverlapping(given, (&raw mut known).cast::<u8>(), common) };
     for at in common..size {
         // SAFETY: `at` is below `size`, and our caller promises that many bytes.
-        if unsafe { theirs.add(at).read() } != 0 {
+        if unsafe { given.add(at).read() } != 0 {
             return Err(Failure::argument(format!(
                 "{name} has options that this library, {version}, does not know; use a library as \
                  new as the header",
@@ -82,7 +82,7 @@ mod tests {
     }
 
     fn read<Theirs, T: Plain>(options: &Theirs) -> Outcome<T> {
-        // SAFETY: a structure whose size is as it says, or is refused.
+        // SAFETY: a structure whose field `size` is its size, or is one that `read_options` refuses.
         unsafe { read_options((options as *const Theirs).cast::<T>()) }
     }
 

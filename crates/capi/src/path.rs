@@ -1,9 +1,9 @@
-//! The slowest path that will do, as C writes it.
+//! The option `require`: the slowest path that a publisher or subscriber accepts.
 
 use crate::status::{Failure, Outcome};
 use rgaps_session::PathKind;
 
-/// `enum rgaps_path`, without its 0, with the numbers that `PathKind::number` says.
+/// `enum rgaps_path` without `RGAPS_PATH_ANY` (0). `PathKind::number` gives each its number.
 pub(crate) const PATHS: [(&str, PathKind); 6] = [
     ("RGAPS_PATH_TCP", PathKind::Tcp),
     ("RGAPS_PATH_RDMA", PathKind::Rdma),
@@ -13,7 +13,7 @@ pub(crate) const PATHS: [(&str, PathKind); 6] = [
     ("RGAPS_PATH_ZERO_COPY", PathKind::ZeroCopy),
 ];
 
-/// What the field `require` of options says; none for 0, `RGAPS_PATH_ANY`.
+/// The path that the field `require` of options demands; None for 0, `RGAPS_PATH_ANY`.
 pub(crate) fn required(require: u32) -> Outcome<Option<PathKind>> {
     if require == 0 {
         return Ok(None);

@@ -21,7 +21,7 @@ pub struct rgaps_publisher_t {
     birth: Birth,
     pub(crate) publisher: Publisher,
     domain: CString,
-    /// Keeps the default node for those who come after.
+    /// Keeps the default node alive for the process's next publisher or subscriber.
     _node: Arc<Node>,
 }
 
@@ -179,10 +179,11 @@ pub unsafe extern "C" fn rgaps_publisher_push(
     guard(|| unsafe { push(publisher, data, bytes, stream, true) })
 }
 
-/// Copies and publishes behind the work queued on a stream. `waits`: returns when the copy is made.
+/// Copies and publishes behind the work queued on a stream. `waits`: returns only when the copy is done.
 ///
 /// # Safety
-/// As `rgaps.h` says of the publisher and the data.
+/// `publisher` is NULL or a handle that lives until this returns. `data` has `bytes` bytes that nobody changes until this
+/// returns or, without `waits`, until the work on the stream is done.
 unsafe fn push(
     publisher: *mut rgaps_publisher_t,
     data: *const c_void,
@@ -194,8 +195,8 @@ unsafe fn push(
     let publisher = unsafe { borrow(publisher) }?;
     check_bytes("data", data, bytes)?;
     let mut loan = publisher.publisher.loan(bytes as u64)?;
-    // SAFETY: `data` is not NULL, or there are no bytes (`check_bytes`), and C passes `bytes` bytes that nobody changes
-    // before we return or, where a stream was given with them, before the stream has passed (rgaps.h: Pointers).
+    // SAFETY: `data` is not NULL, or there are no bytes (`check_bytes`). C keeps the `bytes` bytes valid and unchanged until
+    // its call returns or, if it passed a stream, until the work on that stream is done (rgaps.h: Pointers).
     unsafe { loan.copy_from_on(0, data as u64, bytes as u64, stream) }?;
     if waits {
         loan.wait_for(stream)?;
@@ -270,7 +271,7 @@ pub unsafe extern "C" fn rgaps_publisher_mismatched(publisher: *const rgaps_publ
     })
 }
 
-/// Where the messages live.
+/// The domain of the messages.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -284,7 +285,7 @@ pub unsafe extern "C" fn rgaps_publisher_domain(
     })
 }
 
-/// Gives memory back to the pool.
+/// Returns unused memory to the pools.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -303,7 +304,7 @@ pub unsafe extern "C" fn rgaps_publisher_trim(
     })
 }
 
-/// A block to be filled.
+/// Loans a block.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -317,7 +318,7 @@ pub unsafe extern "C" fn rgaps_publisher_loan(
     unsafe { rgaps_publisher_loan_aligned(publisher, bytes, BLOCK_ALIGN as usize, loan) }
 }
 
-/// A block to be filled, at a multiple of an alignment.
+/// Loans a block at a multiple of an alignment.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -337,7 +338,7 @@ pub unsafe extern "C" fn rgaps_publisher_loan_aligned(
 /// Gives C the loan that `make` takes from a publisher.
 ///
 /// # Safety
-/// As `rgaps.h` says of the publisher and of `loan`.
+/// `publisher` is NULL or a handle that lives until this returns; `loan` is NULL or may be written to until then.
 pub(crate) unsafe fn lend(
     publisher: *mut rgaps_publisher_t,
     loan: *mut *mut rgaps_loan_t,

@@ -1,11 +1,11 @@
-//! Messages that were pulled and not released, by address.
+//! The pulled messages that C has not released yet, by address.
 
 use rgaps_rs::Sample;
 
-/// Samples by the address of their first byte. Addresses lie apart from the samples so that a
-/// release looks through a few cache lines; they are many times fewer than 4096.
+/// Samples by the address of their first byte. The addresses have a vector of their own, so that a linear search reads few
+/// cache lines; a subscriber holds at most 4096 samples, and usually a few.
 ///
-/// An address may be there twice: a publisher that breaks the protocol can announce a block twice.
+/// An address may occur twice, since a publisher that violates the protocol can announce a block twice.
 #[derive(Default)]
 pub(crate) struct Pulled {
     addresses: Vec<u64>,

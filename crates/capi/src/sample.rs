@@ -15,7 +15,7 @@ use std::time::Duration;
 pub struct rgaps_sample_t {
     birth: Birth,
     pub(crate) sample: Sample,
-    /// Its text, made when it is first asked for.
+    /// The domain's name for C, made on first use.
     domain: OnceLock<CString>,
     pub(crate) texts: Texts,
 }
@@ -38,7 +38,7 @@ impl rgaps_sample_t {
     }
 }
 
-/// Functions that give one thing of a sample.
+/// Defines functions that return one property of a sample.
 macro_rules! accessors {
     ($( $(#[$doc:meta])* $name:ident -> $type:ty = $none:expr, |$sample:ident| $value:expr; )*) => { $(
         $(#[$doc])*
@@ -62,17 +62,17 @@ accessors! {
         sample.synchronize(Sample::FINISH_WAIT)?;
         sample.address() as *const c_void
     };
-    /// Bytes of payload.
+    /// The message's size in bytes.
     rgaps_sample_bytes -> usize = 0, |sample| sample.len() as usize;
-    /// Number among its publisher's.
+    /// The message's sequence number.
     rgaps_sample_sequence -> u64 = 0, |sample| sample.sequence();
-    /// Messages missed just before.
+    /// The number of messages missed just before this one.
     rgaps_sample_missed -> u64 = 0, |sample| sample.missed();
-    /// The publisher's number of its own.
+    /// The tag that the publisher set.
     rgaps_sample_tag -> u64 = 0, |sample| sample.tag();
-    /// When it was published.
+    /// The time of publishing, in nanoseconds.
     rgaps_sample_publish_ns -> u64 = 0, |sample| sample.publish_ns();
-    /// Which publisher it is from.
+    /// The publisher's random number.
     rgaps_sample_publisher_id -> u64 = 0, |sample| sample.publisher_id();
 }
 
@@ -93,8 +93,8 @@ pub unsafe extern "C" fn rgaps_sample_data_on(
     })
 }
 
-/// Has a stream wait for the work that writes the bytes, and the block for the stream. Where nothing has
-/// to be waited for, a handle that is no stream is refused all the same.
+/// Makes a stream wait for the work that writes the bytes, and keeps the block until the stream's work has finished. Refuses
+/// a handle that is not a stream, even if there is nothing to wait for.
 fn order(sample: &Sample, stream: rgaps_stream_t) -> Outcome {
     let stream = Stream(stream as u64);
     sample.check_stream(stream)?;
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn rgaps_sample_is_ready(
     })
 }
 
-/// Waits on the CPU until it has.
+/// Waits on the CPU until the work that writes the bytes has finished.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn rgaps_sample_synchronize(
     })
 }
 
-/// Has a stream wait until it has.
+/// Makes a stream wait for the work that writes the bytes.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn rgaps_sample_wait_on(
     guard(|| order(&unsafe { borrow(sample) }?.sample, stream))
 }
 
-/// Keeps the block until work on a stream has passed.
+/// Defers the release of the block until the work on a stream has finished.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -170,7 +170,7 @@ fn record(sample: &Sample, stream: rgaps_stream_t) -> Outcome {
     Ok(())
 }
 
-/// Where work on a GPU finds how far the message is.
+/// The address and the point by which a GPU kernel checks whether the message is complete.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn rgaps_sample_tensor(
     })
 }
 
-/// Where the bytes live.
+/// The domain of the bytes.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -278,7 +278,7 @@ pub unsafe extern "C" fn rgaps_sample_clone(
     })
 }
 
-/// Lets go, after the work queued on the default stream.
+/// Releases the sample, behind the work on recorded streams or the default stream.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -291,7 +291,7 @@ pub unsafe extern "C" fn rgaps_sample_release(sample: *mut rgaps_sample_t) -> rg
     })
 }
 
-/// Lets go, after the work queued on a stream.
+/// Releases the sample, behind the work queued on a stream as well.
 ///
 /// # Safety
 /// As `rgaps.h` says.

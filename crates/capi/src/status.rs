@@ -1,11 +1,11 @@
-//! Codes, and which error of the Rust library has which.
+//! Status codes, and the code of each error of the Rust library.
 
 use rgaps_pool::PoolError;
 use rgaps_rs::{ClientError, HeaderError, LoanError, OpenError, PublishError, RecvError};
 use rgaps_session::{LaunchError, Refusal, RefusalCode};
 use std::ffi::{c_char, c_void, CStr};
 
-/// `rgaps_status_t`: what functions return.
+/// `rgaps_status_t`: `RGAPS_OK`, or the negative number of a [`Code`].
 pub type rgaps_status_t = i32;
 
 /// `rgaps_stream_t`: a `CUstream`.
@@ -14,7 +14,7 @@ pub type rgaps_stream_t = *mut c_void;
 /// Declares the codes with their names in C.
 macro_rules! codes {
     ($( $code:ident = $number:literal, $name:literal; )*) => {
-        /// Why a function failed; the header says when each is given.
+        /// Why a function failed; `rgaps.h` explains each code.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(i32)]
         pub(crate) enum Code {
@@ -66,14 +66,14 @@ pub(crate) fn names() -> impl Iterator<Item = (i64, &'static str)> {
         .map(|(number, name)| (i64::from(*number), name.to_str().expect("names are ASCII")))
 }
 
-/// The name of a code.
+/// The name of a code; `RGAPS_ERROR_?` for an unknown one.
 #[no_mangle]
 pub extern "C" fn rgaps_status_name(status: rgaps_status_t) -> *const c_char {
     let known = NAMES.iter().find(|(number, _)| *number == status);
     known.map_or(c"RGAPS_ERROR_?", |(_, name)| name).as_ptr()
 }
 
-/// What a function returns and says where it fails.
+/// The code that a failed function returns, and its error message.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: Code,
@@ -104,7 +104,7 @@ impl<E: Coded> From<E> for Failure {
     }
 }
 
-// The errors may grow: a kind that is not known here is told by its message.
+// The error enums are non-exhaustive. A variant that has no code here gets a general one; its message says what happened.
 
 impl Coded for PoolError {
     fn code(&self) -> Code {

@@ -10,6 +10,7 @@ use crate::pulled::Pulled;
 use crate::sample::rgaps_sample_t;
 use crate::status::{rgaps_status_t, Code, Failure, Outcome};
 use rgaps_rs::{Late, Node, RecvError, Sample, Subscriber, SubscriberQos};
+use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,9 +21,10 @@ pub struct rgaps_subscriber_t {
     birth: Birth,
     pub(crate) subscriber: Subscriber,
     pulled: Mutex<Pulled>,
-    /// Taken for a pull that did not wait for its work long enough.
-    late: Mutex<Option<Sample>>,
-    /// Keeps the default node for those who come after; wait sets compare it.
+    /// Messages that pulls took but did not return, since their GPU work did not finish in time. The next pulls return them, first
+    /// to last. There are several if several threads pull.
+    late: Mutex<VecDeque<Sample>>,
+    /// Keeps the default node alive for the process's next publisher or subscriber. Wait sets compare it.
     pub(crate) node: Arc<Node>,
 }
 
@@ -38,11 +40,11 @@ impl rgaps_subscriber_t {
         self.pulled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next message, when the work that writes it has finished. One that has not in time is the
-    /// next to be pulled again.
+    /// Waits for the next message and for the work that writes it. If that work does not finish in time, the next call
+    /// returns the same message.
     fn pull(&self, timeout_ns: u64) -> Result<Sample, RecvError> {
         let begun = Instant::now();
-        let late = self.late().take();
+        let late = self.late().pop_front();
         let sample = match late {
             Some(sample) => sample,
             None => self.recv(timeout_ns)?,
@@ -54,14 +56,24 @@ impl rgaps_subscriber_t {
         match sample.synchronize(left) {
             Ok(()) => Ok(sample),
             Err(RecvError::Unfinished { topic, .. }) => {
-                *self.late() = Some(sample);
+                self.put_back(sample);
                 Err(RecvError::TimedOut(topic))
             }
             Err(error) => Err(error),
         }
     }
 
-    fn late(&self) -> MutexGuard<'_, Option<Sample>> {
+    /// Puts a message among the late ones, before later messages of its publisher.
+    fn put_back(&self, sample: Sample) {
+        let mut late = self.late();
+        let is_later = |other: &Sample| {
+            other.publisher_id() == sample.publisher_id() && other.sequence() > sample.sequence()
+        };
+        let at = late.iter().position(is_later).unwrap_or(late.len());
+        late.insert(at, sample);
+    }
+
+    fn late(&self) -> MutexGuard<'_, VecDeque<Sample>> {
         self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -275,7 +287,7 @@ pub unsafe extern "C" fn rgaps_subscriber_release(
         // SAFETY: C passes NULL or a handle that lives until we return (rgaps.h: Handles).
         let subscriber = unsafe { borrow(subscriber) }?;
         if data.is_null() {
-            // Dropped without the lock, which others wait for.
+            // Drop them after the lock is released: dropping may take long, and other threads wait for the lock.
             let samples = subscriber.pulled().take_all();
             drop(samples);
             return Ok(());
@@ -357,7 +369,7 @@ pub unsafe extern "C" fn rgaps_subscriber_wait(
     })
 }
 
-/// A pollable descriptor.
+/// A file descriptor that is readable while messages are waiting.
 ///
 /// # Safety
 /// As `rgaps.h` says.

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// `rgaps_wait_set_t`.
 pub struct rgaps_wait_set_t {
     birth: Birth,
-    /// Taken for as long as a thread waits; others are refused meanwhile, not kept.
+    /// A thread holds the lock while it waits. Another thread's call fails at once with `RGAPS_ERROR_BUSY`.
     set: Mutex<Members>,
     node: Arc<Node>,
 }
@@ -42,7 +42,7 @@ impl rgaps_wait_set_t {
     }
 }
 
-/// An empty wait set.
+/// Creates an empty wait set.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn rgaps_wait_set_create(
     })
 }
 
-/// Ends the wait set; its subscribers stay.
+/// Destroys the wait set; its subscribers stay in their topics.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn rgaps_wait_set_attach(
     })
 }
 
-/// Takes a subscriber out.
+/// Removes a subscriber.
 ///
 /// # Safety
 /// As `rgaps.h` says.
@@ -163,13 +163,13 @@ pub unsafe extern "C" fn rgaps_wait_set_wait(
             let message = "no subscriber of the wait set got a message in time";
             return Err(Failure::new(Code::TimedOut, message));
         }
-        let told = ready.len().min(capacity);
-        for (place, Token(index)) in ready[..told].iter().enumerate() {
-            // SAFETY: `tokens` is not NULL, `place` is below `capacity`, and C passes that many tokens that only we write until
-            // we return (rgaps.h: Pointers).
-            unsafe { tokens.add(place).write(*index) };
+        let written = ready.len().min(capacity);
+        for (at, Token(index)) in ready[..written].iter().enumerate() {
+            // SAFETY: `tokens` is not NULL, `at` is below `capacity`, and C passes room for that many tokens that only we write
+            // until we return (rgaps.h: Pointers).
+            unsafe { tokens.add(at).write(*index) };
         }
-        out.set(told);
+        out.set(written);
         Ok(())
     })
 }

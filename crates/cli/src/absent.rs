@@ -1,13 +1,13 @@
-//! A word about topics that nobody has: often the name is wrong.
+//! Notices about topics that nobody publishes: often the user mistyped the name.
 
 use crate::exit::NoSuchTopic;
 use rgaps::{ClientError, LinksState, Node, RefusalCode, TopicRow};
 use rgaps_session::{pattern_matches, similar_name};
 
-/// Names that are listed at most.
+/// Most names that a notice lists.
 const NAMES_MAX: usize = 10;
 
-/// Says on standard error that a subscriber of this process waits for a topic that nobody else has.
+/// Prints a notice on standard error if nobody but this process's subscriber is in the topic.
 pub fn warn(node: &Node, topic: &str) -> anyhow::Result<()> {
     let topics = node.topics()?;
     let alone = |row: &TopicRow| row.publishers + row.orphans == 0 && row.subscribers <= 1;
@@ -21,7 +21,7 @@ pub fn warn(node: &Node, topic: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says on standard error that a pattern matches no topic yet.
+/// Prints a notice on standard error if the pattern matches no topic yet.
 pub fn warn_of_pattern(node: &Node, pattern: &str) -> anyhow::Result<()> {
     let mut topics = node.topics()?.into_iter();
     if !topics.any(|row| pattern_matches(pattern, &row.name)) {
@@ -33,7 +33,7 @@ pub fn warn_of_pattern(node: &Node, pattern: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where this host has links: which topics of other hosts a pattern finds.
+/// A hint for the end of an error: which topics of other hosts a pattern finds. Empty where links are off.
 pub fn other_hosts(node: &Node) -> anyhow::Result<&'static str> {
     Ok(match node.status()?.links.state {
         LinksState::Off => "",
@@ -41,7 +41,7 @@ pub fn other_hosts(node: &Node) -> anyhow::Result<&'static str> {
     })
 }
 
-/// The error about a topic of which the daemon knows nothing, with the name that was probably meant.
+/// Adds the name that the user probably meant to the daemon's error that it knows no such topic. Other errors stay as they are.
 pub fn explain(node: &Node, topic: &str, error: ClientError) -> anyhow::Error {
     let ClientError::Refused(refusal) = &error else {
         return error.into();

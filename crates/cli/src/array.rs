@@ -3,10 +3,10 @@
 use rgaps::{DType, Tensor};
 use std::borrow::Cow;
 
-/// An array and its bytes.
+/// An array: its description and its bytes.
 #[derive(Debug)]
 pub struct Array<'a> {
-    /// It lies within the bytes.
+    /// Every element lies within `bytes`.
     pub tensor: Tensor,
     pub bytes: Cow<'a, [u8]>,
 }
@@ -40,7 +40,7 @@ impl std::fmt::Display for Number {
     }
 }
 
-/// Six significant digits, and no more zeros than say something.
+/// Formats with six significant digits, without trailing zeros.
 pub fn short(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value}");
@@ -66,7 +66,7 @@ impl Array<'_> {
         &self.tensor.strides[..usize::from(self.tensor.ndim)]
     }
 
-    /// Where the element at these indices begins.
+    /// The offset in `bytes` of the element at these indices.
     pub fn offset(&self, index: &[u64]) -> usize {
         let steps = index.iter().zip(self.strides());
         let elements: i64 = steps.map(|(index, stride)| *index as i64 * stride).sum();
@@ -78,7 +78,7 @@ impl Array<'_> {
         reader(self.tensor.dtype).is_some()
     }
 
-    /// The elements, the last index first. None: they are of a type without numbers.
+    /// The elements in row-major order. None: they are of a type without numbers.
     pub fn numbers(&self) -> Option<impl Iterator<Item = Number> + '_> {
         let read = reader(self.tensor.dtype)?;
         let bytes = self.tensor.dtype.element_bytes() as usize;
@@ -108,7 +108,7 @@ impl Array<'_> {
     }
 }
 
-/// Where elements begin, in row-major order.
+/// Iterates over the byte offsets of the elements, in row-major order.
 struct Offsets<'a> {
     array: &'a Array<'a>,
     index: Vec<u64>,
@@ -146,7 +146,7 @@ impl Iterator for Offsets<'_> {
     }
 }
 
-/// What reads an element of this type from its bytes.
+/// The function that decodes an element of this type. None: the type has no numbers.
 fn reader(dtype: DType) -> Option<fn(&[u8]) -> Number> {
     macro_rules! read {
         ($kind:ident, $type:ty) => {
@@ -182,14 +182,14 @@ fn reader(dtype: DType) -> Option<fn(&[u8]) -> Number> {
     })
 }
 
-/// An element's bytes, of which there are as many as its type has.
+/// An element's bytes as an array. Panics if there are not exactly `N`.
 fn exact<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut exact = [0; N];
     exact.copy_from_slice(bytes);
     exact
 }
 
-/// IEEE 754 binary16.
+/// Decodes IEEE 754 binary16.
 fn half(bytes: &[u8]) -> f64 {
     let bits = u16::from_le_bytes(exact(bytes));
     let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
@@ -206,7 +206,7 @@ fn half(bytes: &[u8]) -> f64 {
     }
 }
 
-/// The upper half of a binary32.
+/// Decodes bfloat16, the upper half of a binary32.
 fn bfloat(bytes: &[u8]) -> f64 {
     f64::from(f32::from_bits(
         u32::from(u16::from_le_bytes(exact(bytes))) << 16,
@@ -219,14 +219,14 @@ pub struct Summary {
     /// The first elements.
     pub first: Vec<Number>,
     pub count: u64,
-    /// Of the elements that are not NaN; none without any, and none of complex ones.
+    /// The least element, NaN left out. None for complex elements, and if every element is NaN. The same for `max` and `mean`.
     pub min: Option<Number>,
     pub max: Option<Number>,
     pub mean: Option<f64>,
     pub nan: u64,
 }
 
-/// None: the elements are of a type without numbers.
+/// Computes the figures of an array and takes its `first` elements. None: the elements are of a type without numbers.
 pub fn summary(array: &Array<'_>, first: usize) -> Option<Summary> {
     let mut summary = Summary {
         first: array.numbers()?.take(first).collect(),

@@ -1,4 +1,4 @@
-//! `bench`: the arguments of `rgaps-bench`, and its reports.
+//! `bench`: runs the benchmarks of `rgaps-bench` with the arguments of the command line, and prints their reports.
 
 mod figures;
 
@@ -14,7 +14,7 @@ use rgaps_bench::{LatencyOptions, LinkOptions, Namespaces, TreeOptions, Wait};
 use rgaps_session::PeerUse;
 use serde::Serialize;
 
-/// Bytes arrived that were not those that were sent, or did not arrive: no figure counts then.
+/// Messages were lost or arrived with wrong bytes, so the figures are not valid.
 #[derive(Debug, thiserror::Error)]
 #[error("{lost} messages were lost and {corrupt} had wrong contents, so the figures above are not valid")]
 struct Broken {

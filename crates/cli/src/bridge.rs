@@ -1,4 +1,4 @@
-//! `rgaps bridge`: it becomes the program `rgaps-links`, which has Zenoh and its runtime.
+//! `rgaps bridge`: replaces itself by the program `rgaps-links`, which contains Zenoh and its runtime.
 
 use crate::args::{Bridge, BridgeNetwork, BridgeZenoh, Common};
 use crate::exit::Usage;
@@ -27,7 +27,7 @@ pub fn bridge(common: &Common, command: &Bridge) -> anyhow::Result<()> {
     if common.json {
         program.arg("--json");
     }
-    // It returns only if it fails; else the exit code is the program's.
+    // `exec` returns only if it fails. Otherwise the program decides the exit code.
     let error = program.exec();
     let name = program.get_program().to_string_lossy();
     Err(error).with_context(|| format!("starting '{name}' failed"))

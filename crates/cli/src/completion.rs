@@ -1,5 +1,5 @@
-//! Completion in shells. The script that a shell sources runs `rgaps` with a variable set and the words so far as
-//! arguments; the program answers with candidates. So options and topics are those of now (clap's dynamic completion).
+//! Completion in shells (clap's dynamic completion). The script that a shell sources runs `rgaps` with a variable set and the
+//! words so far as arguments; the program answers with candidates. So the candidates are always current.
 
 use crate::args::Cli;
 use crate::output::Output;
@@ -10,7 +10,7 @@ use rgaps::{Config, Node};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Set by the script.
+/// The variable that the script sets.
 const VARIABLE: &str = "_RGAPS_COMPLETE";
 
 /// Answers a shell that asks for candidates, and exits. Otherwise returns.
@@ -37,7 +37,7 @@ pub fn script(shell: Shell, output: &mut Output) -> anyhow::Result<()> {
     output.put(&document, |to| to.write_all(script.as_bytes()))
 }
 
-/// What the shell is to run: the name, if the shell found this program by it, or the path.
+/// How the script calls this program: by name, if the shell found it by name, otherwise by its path.
 fn program() -> String {
     let called = PathBuf::from(std::env::args_os().next().unwrap_or_default());
     let is_name = called.components().count() == 1;
@@ -45,7 +45,7 @@ fn program() -> String {
     path.unwrap_or(called).to_string_lossy().into_owned()
 }
 
-/// Names of topics that begin like the word. None where no daemon runs: completion starts none and prints no error.
+/// Names of topics that begin with the current word. Empty without a daemon: completion starts none and prints no error.
 pub fn topics(current: &OsStr) -> Vec<CompletionCandidate> {
     let Some(current) = current.to_str() else {
         return Vec::new();
@@ -61,7 +61,7 @@ pub fn topics(current: &OsStr) -> Vec<CompletionCandidate> {
         .collect()
 }
 
-/// Of topics in the namespace, if only those are wanted, the names below it.
+/// The daemon's topics; with `is_relative` only those in the namespace, by their names below it. None: no daemon answers.
 fn known(is_relative: bool) -> Option<Vec<String>> {
     let words: Vec<String> = std::env::args().skip_while(|word| word != "--").collect();
     let option = |name: &str| {

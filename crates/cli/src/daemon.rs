@@ -79,11 +79,11 @@ pub fn up(common: &Common, up: &Up, output: &mut Output) -> anyhow::Result<()> {
     if wants_mps {
         mps::check(&running.mps)?;
     }
-    // The daemon serves this host all the same, but not as it was told to.
+    // The daemon runs and serves this host, but without the links that the configuration asks for.
     links_failure.map_or(Ok(()), |failure| Err(failure.into()))
 }
 
-/// Has a daemon that a client started stay. Whether it does: another user's does not.
+/// Asks the daemon, which a client started, to stay when it has no clients. False: the daemon is another user's and refuses.
 fn keep(node: &Node) -> anyhow::Result<bool> {
     match node.keep_daemon() {
         Ok(()) => Ok(true),
@@ -94,7 +94,7 @@ fn keep(node: &Node) -> anyhow::Result<bool> {
     }
 }
 
-/// Becomes the daemon.
+/// Replaces this process by the daemon.
 fn foreground(common: &Common, mps: bool) -> anyhow::Result<()> {
     let program = rgaps_session::find_daemon(&[])?;
     let mut command = Command::new(&program);
@@ -111,7 +111,7 @@ fn foreground(common: &Common, mps: bool) -> anyhow::Result<()> {
     if let Some(realm) = &common.realm {
         command.arg("--realm").arg(realm);
     }
-    // It returns only if it fails.
+    // `exec` returns only if it fails.
     let error = command.exec();
     Err(error).with_context(|| format!("starting '{}' failed", program.display()))
 }
@@ -120,7 +120,7 @@ fn foreground(common: &Common, mps: bool) -> anyhow::Result<()> {
 struct Stopped {
     stopped: bool,
     pid: u32,
-    /// History that closed or dead publishers left. It is lost, unless one of these clients hands it to the next daemon.
+    /// History of closed or dead publishers. It is lost unless one of `clients` hands it to the next daemon.
     dropped: KeptHistory,
     clients: usize,
 }

@@ -1,4 +1,4 @@
-//! Domains as they are named on the command line.
+//! Parses domains of the command line.
 
 use crate::exit::Usage;
 use rgaps::Domain;

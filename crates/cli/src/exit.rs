@@ -1,4 +1,4 @@
-//! What the exit code says. `rgaps --help` lists the codes.
+//! Exit codes. `rgaps --help` lists them.
 
 use crate::output::OutputClosed;
 use rgaps::{ClientError, LoanError, OpenError, PublishError, PutError, RecvError};
@@ -15,17 +15,17 @@ const NO_SUCH_TOPIC: u8 = 4;
 const NOT_IN_TIME: u8 = 5;
 const REFUSED: u8 = 6;
 
-/// What was waited for did not come in time.
+/// A timeout passed: no message, subscriber or memory came in time.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct NotInTime(pub String);
 
-/// Somebody who was there to read does not match what was published.
+/// A subscriber was there but does not match the publisher, so it read nothing.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Unmatched(pub String);
 
-/// No topic is meant.
+/// The name stands for no topic.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct NoSuchTopic(pub String);
@@ -40,13 +40,13 @@ pub struct NoDaemon(pub String);
 #[error("{0}")]
 pub struct Usage(pub String);
 
-/// Tells an error and turns the result into the exit code.
+/// Prints the error, if any, and turns the result into the exit code.
 pub fn code(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else {
         return ExitCode::SUCCESS;
     };
     if error.is::<OutputClosed>() {
-        // `rgaps topic echo x | head -1` has got what it wanted.
+        // The reader has what it wants, as in `rgaps topic echo x | head -1`.
         return ExitCode::SUCCESS;
     }
     rgaps_session::print_error(format_args!(
@@ -117,7 +117,7 @@ fn number(error: &anyhow::Error) -> u8 {
         .map_or(FAILED, of_client)
 }
 
-/// Why a topic cannot be recorded or replayed.
+/// The error of opening a topic, if that is why a recording or a replay failed.
 fn open_of_recording(error: &anyhow::Error) -> Option<&OpenError> {
     match (error.downcast_ref(), error.downcast_ref()) {
         (Some(RecordError::Topic { error, .. }), _) => Some(error),

@@ -1,4 +1,4 @@
-//! `gpu`: CUDA programs on hosts without a GPU.
+//! `gpu`: serves this host's GPUs, and runs CUDA programs on GPUs of other hosts.
 
 use crate::args::{Common, Gpu, GpuBackend, GpuRun, GpuServe, GpuServer, GpuTop};
 use crate::exit::Usage;
@@ -8,7 +8,7 @@ use crate::units;
 use anyhow::Context;
 use rgaps_remoting::{
     run_backend, status, BackendOptions, ClientInfo, Communication, Endpoint, Front, FrontOptions,
-    GpuList, Socket, Status,
+    GpuList, ServerStatus, Socket,
 };
 use rgaps_session::end_with_parent;
 use serde::Serialize;
@@ -23,12 +23,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// Where the libraries are, from the folder of this program: installed, or built.
+/// The folder of the libraries, relative to the folder of this program: where it is installed, and where it is built.
 const LIBRARY_FOLDERS: [&str; 2] = ["../lib/rgaps/gpu", "gpu-libs"];
 
-/// Names the file of the configuration.
+/// The variable that names the configuration file.
 const CONFIG_VARIABLE: &str = "RGAPS_CONFIG";
-/// Tells the driver which GPUs there are.
+/// The variable that limits which GPUs the driver shows.
 const DEVICES_VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 
 pub fn gpu(common: &Common, command: Gpu, output: &mut Output) -> anyhow::Result<()> {
@@ -63,7 +63,7 @@ fn serve(common: &Common, serve: GpuServe, output: &mut Output) -> anyhow::Resul
         false => &serve.devices,
     };
     if !devices.is_empty() {
-        // Before the driver is loaded, and while there is no other thread.
+        // The driver is not loaded yet, so it reads this value; and no other thread runs that could read variables.
         std::env::set_var(DEVICES_VARIABLE, devices.join(","));
     }
     let front = Front::open(FrontOptions {
@@ -90,7 +90,7 @@ fn serve(common: &Common, serve: GpuServe, output: &mut Output) -> anyhow::Resul
     Ok(front.serve()?)
 }
 
-/// The arguments of a backend, which works with the configuration of the server.
+/// The arguments that give a backend the configuration of this server.
 fn backend_arguments(common: &Common) -> io::Result<Vec<OsString>> {
     let mut arguments = Vec::new();
     let mut add = |name: &str, value: &OsStr| arguments.extend([name.into(), value.to_owned()]);
@@ -115,7 +115,8 @@ fn endpoints(texts: &[String]) -> anyhow::Result<Vec<Endpoint>> {
     texts.iter().map(endpoint).collect()
 }
 
-/// Where images of libraries are kept: in the folder that the configuration names, or this user's for caches.
+/// The folder for images of libraries: the one that the configuration names, or one in this user's cache folder. None: the folder
+/// cannot be created, or this user has no cache folder.
 fn images(named: Option<PathBuf>) -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let cache = || variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
@@ -167,13 +168,13 @@ fn libraries(run: &GpuRun) -> anyhow::Result<PathBuf> {
     let found = found.ok_or_else(|| {
         Usage("the libraries that stand in for CUDA's are not installed beside this program; name their folder with --libraries".to_owned())
     })?;
-    // The loader takes the path as it is.
+    // The dynamic loader uses this path in the program, whose folder may change, so it has to be absolute.
     found
         .canonicalize()
         .with_context(|| format!("{} cannot be used", found.display()))
 }
 
-/// Says what is wrong with the servers of a program before it is started.
+/// Checks the servers before the program starts, so that an error names the server and its reason.
 fn check_servers(communication: &Communication, list: &GpuList) -> anyhow::Result<()> {
     let mut counts = Vec::new();
     for server in list.servers() {
@@ -205,15 +206,16 @@ fn run(common: &Common, run: &GpuRun) -> anyhow::Result<()> {
         .env("LD_PRELOAD", before("LD_PRELOAD", preload))
         .env("RGAPS_GPU", list.to_string());
     if let Some(file) = &common.config {
-        // The program's libraries read the configuration, too, perhaps in another folder.
+        // The program's libraries read the configuration too, and the program may change its folder first.
         command.env(CONFIG_VARIABLE, std::path::absolute(file)?);
     }
-    // It returns only if it fails; else the exit code is the program's.
+    // `exec` returns only if it fails. Otherwise the program decides the exit code.
     let error = command.exec();
     Err(error).with_context(|| format!("starting '{}' failed", program.to_string_lossy()))
 }
 
-/// The libraries of a folder. Loaded first, they also stand in for those that a library names by a path of its own, as torch's do.
+/// The value of `LD_PRELOAD` with the libraries of a folder. Preloaded, they also replace libraries that a program loads by a path of
+/// its own, as torch does.
 fn preload(folder: &Path) -> anyhow::Result<OsString> {
     let unreadable = || format!("{} cannot be read", folder.display());
     let mut names = Vec::new();
@@ -223,13 +225,13 @@ fn preload(folder: &Path) -> anyhow::Result<OsString> {
             names.push(path.into_os_string());
         }
     }
-    // The newest of each first.
+    // In descending order of names: the newest version of each library comes first if all its versions have the same length.
     names.sort();
     names.reverse();
     Ok(names.join(OsStr::new(":")))
 }
 
-/// A list of paths, and behind it what the variable has.
+/// `paths`, followed by the current value of the variable.
 fn before(variable: &str, mut paths: OsString) -> OsString {
     if let Some(more) = std::env::var_os(variable).filter(|more| !more.is_empty()) {
         paths.push(":");
@@ -264,7 +266,7 @@ const HEADS: [&str; 9] = [
     "WAITED",
 ];
 
-/// The servers that an option names, or else the configuration, and how to reach them.
+/// The servers of the option, or else of the configuration, and how to reach them.
 fn wanted(common: &Common, server: &GpuServer) -> anyhow::Result<(Communication, GpuList)> {
     let config = config(common)?;
     let communication = Communication::of(&config);
@@ -305,8 +307,12 @@ fn list(common: &Common, server: &GpuServer, output: &mut Output) -> anyhow::Res
     }
 }
 
-/// Shows a server, with its name if there are several.
-fn list_one(status: &Status, name: Option<&Endpoint>, output: &mut Output) -> anyhow::Result<()> {
+/// Prints a server. `name`: printed above it, if there are several.
+fn list_one(
+    status: &ServerStatus,
+    name: Option<&Endpoint>,
+    output: &mut Output,
+) -> anyhow::Result<()> {
     output.put(status, |to| {
         if let Some(name) = name {
             writeln!(to, "{name}")?;
@@ -328,8 +334,8 @@ fn list_one(status: &Status, name: Option<&Endpoint>, output: &mut Output) -> an
     })
 }
 
-/// What clients have done since they were looked at before, each second.
-fn rates(now: &Status, before: &Status, seconds: f64) -> Vec<ClientInfo> {
+/// The clients of `now`, with their counters as rates per second since `before`.
+fn rates(now: &ServerStatus, before: &ServerStatus, seconds: f64) -> Vec<ClientInfo> {
     let earlier: HashMap<u32, &ClientInfo> = before
         .clients
         .iter()
@@ -387,16 +393,16 @@ mod tests {
 
     #[test]
     fn rates_are_of_the_time_between() {
-        let status = |calls, backend| Status {
+        let status = |calls, backend| ServerStatus {
             clients: vec![ClientInfo {
                 backend,
                 calls,
                 ..ClientInfo::default()
             }],
-            ..Status::default()
+            ..ServerStatus::default()
         };
         assert_eq!(rates(&status(30, 1), &status(10, 1), 2.0)[0].calls, 10);
-        // The process id was another client's before.
+        // Another backend process: the counters of the earlier one do not count.
         assert_eq!(rates(&status(30, 2), &status(10, 1), 2.0)[0].calls, 15);
     }
 }

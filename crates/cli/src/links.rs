@@ -1,14 +1,14 @@
-//! Whether the links to other hosts run, and what to do where they do not.
+//! Whether the links to other hosts run, and advice for when they do not.
 
 use rgaps::{Config, LinksFailure, LinksInfo, LinksState, Node, Status};
 use std::time::{Duration, Instant};
 
 /// How long `up` waits until the links run or have failed.
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// How often it looks.
+/// Time between two looks at the links' state.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What to do for links to other hosts, where they do not run though the configuration has some.
+/// The reason and the advice if the configuration wants links and they do not run. None: they run, are starting, or are not wanted.
 pub fn failure(config: &Config, links: &LinksInfo) -> Option<LinksFailure> {
     match links.state {
         LinksState::Failed => links.failure.as_deref().cloned(),
@@ -21,7 +21,7 @@ pub fn failure(config: &Config, links: &LinksInfo) -> Option<LinksFailure> {
     }
 }
 
-/// The daemon's state once its links run or have failed, or as it is after a time.
+/// Waits until the links run or have failed, for at most [`START_LIMIT`], and returns the daemon's state.
 pub fn settled(node: &Node) -> anyhow::Result<Status> {
     let until = Instant::now() + START_LIMIT;
     loop {
@@ -33,7 +33,7 @@ pub fn settled(node: &Node) -> anyhow::Result<Status> {
     }
 }
 
-/// In one line, for a host whose links are no failure.
+/// The state of the links, without the reason of a failure.
 pub fn describe(links: &LinksInfo) -> &'static str {
     match links.state {
         LinksState::Off => "off",

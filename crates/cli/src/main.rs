@@ -1,4 +1,4 @@
-//! The command line. Every command is a thin layer over the public API: it calls it, and prints the answer as
+//! The program `rgaps`. Every command is a thin layer over the public API: it makes the calls and prints the answer as
 //! text for people or as JSON for programs (`--json`).
 #![warn(clippy::too_many_lines)]
 #![forbid(unsafe_code)]
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     on_own_stack(|| {
         completion::answer();
         let cli = args::parse();
-        // `RUST_LOG` asks for more. Standard output is for results.
+        // `RUST_LOG` sets another level. The log goes to standard error; standard output is for results.
         start_log("error", LogFormat::Text).expect("a filter");
         exit::code(run(cli))
     })

@@ -11,16 +11,16 @@ use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Processes that are started now cannot use the realm's MPS.
+/// Why processes cannot use the realm's MPS.
 #[derive(Debug, thiserror::Error)]
 pub enum NoMps {
-    /// It does not run, or takes no clients.
+    /// The MPS does not run, or takes no clients. Holds the reason.
     #[error("processes cannot use the realm's MPS: {0}")]
     NotRunning(String),
-    /// The daemon was started without.
+    /// The daemon was started without MPS.
     #[error("the running daemon was started without MPS; run 'rgaps down', then 'rgaps up --mps'")]
     NotWanted,
-    /// It serves another user.
+    /// The MPS serves another user. Holds its folder.
     #[error(
         "the MPS at '{0}' cannot be reached by this user: MPS serves the processes of one user, that of \
          the daemon; use a realm of your own (RGAPS_REALM), or run as that user"
@@ -34,12 +34,12 @@ struct Environment {
     variables: BTreeMap<&'static str, String>,
 }
 
-/// The state of MPS, for people.
+/// Describes the state of MPS for people.
 pub fn describe(info: &MpsInfo) -> String {
-    let place = info.pipe_directory.as_deref().unwrap_or_default();
+    let folder = info.pipe_directory.as_deref().unwrap_or_default();
     let control = match info.control_pid {
-        Some(pid) => format!("control process {pid}, '{place}'"),
-        None => format!("'{place}'"),
+        Some(pid) => format!("control process {pid}, '{folder}'"),
+        None => format!("'{folder}'"),
     };
     let mut text = match info.state {
         MpsState::Off => "off".to_owned(),
@@ -67,7 +67,7 @@ pub fn describe(info: &MpsInfo) -> String {
     text
 }
 
-/// Refuses if MPS was wanted and processes cannot use it.
+/// Fails if processes cannot use the MPS. The caller knows that MPS is wanted.
 pub fn check(info: &MpsInfo) -> Result<(), NoMps> {
     match info.state {
         MpsState::Off => Err(NoMps::NotWanted),
@@ -81,7 +81,7 @@ pub fn check(info: &MpsInfo) -> Result<(), NoMps> {
     }
 }
 
-/// The variables that processes need. None where there is no MPS.
+/// The variables that processes need to use the MPS. Empty without MPS.
 fn environment(node: &Node) -> anyhow::Result<Environment> {
     let info = node.mps()?;
     let mut variables = BTreeMap::new();
@@ -96,7 +96,7 @@ fn environment(node: &Node) -> anyhow::Result<Environment> {
     })
 }
 
-/// The daemon that runs, or one that is started because the configuration wants MPS.
+/// Connects to the daemon. Starts one only if the configuration wants MPS.
 fn daemon(common: &Common) -> anyhow::Result<Node> {
     match session::config(common)?.cuda.mps {
         true => session::join(common),
@@ -133,12 +133,12 @@ pub fn run(common: &Common, run: &Run) -> anyhow::Result<()> {
     let Some((program, arguments)) = run.command.split_first() else {
         bail!("no command given; write rgaps run -- COMMAND");
     };
-    // It returns only if it fails; else the exit code is the command's.
+    // `exec` returns only if it fails. Otherwise the command decides the exit code.
     let error = Command::new(program).args(arguments).envs(variables).exec();
     Err(error).with_context(|| format!("starting '{}' failed", program.to_string_lossy()))
 }
 
-/// For a POSIX shell.
+/// Quotes a value for a POSIX shell.
 fn quoted(value: &str) -> String {
     format!("'{}'", value.replace('\'', r"'\''"))
 }

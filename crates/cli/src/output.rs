@@ -1,4 +1,4 @@
-//! Standard output: text or JSON, and what happens when nobody reads it any more.
+//! Standard output: prints results as text or JSON, and handles a reader that closes it.
 
 use serde::Serialize;
 use std::io::{self, Write};
@@ -10,12 +10,12 @@ const PROSE_MIN: usize = 24;
 /// Spaces between two columns.
 const GAP: usize = 2;
 
-/// Whoever read our output has closed it. Not a failure.
+/// The reader closed standard output, as `head` does. The command ends without failing.
 #[derive(Debug, thiserror::Error)]
 #[error("the output was closed")]
 pub struct OutputClosed;
 
-/// Where results go.
+/// Prints results to standard output.
 pub struct Output {
     json: bool,
     to: io::BufWriter<io::Stdout>,
@@ -29,8 +29,7 @@ impl Output {
         }
     }
 
-    /// Prints a result: as one line of JSON, or as the text that `text` writes. It is out when
-    /// the call returns.
+    /// Prints a result: `value` as one line of JSON, or the text that `text` writes. Flushes before it returns.
     pub fn put(
         &mut self,
         value: &impl Serialize,
@@ -54,15 +53,15 @@ impl Output {
 }
 
 fn closed(error: io::Error) -> anyhow::Error {
-    // Rust's start-up code ignores SIGPIPE, so the end of a reader comes as this error.
+    // Rust's start-up code ignores SIGPIPE, so writing to a closed pipe returns this error.
     match error.kind() {
         io::ErrorKind::BrokenPipe => OutputClosed.into(),
         _ => anyhow::Error::new(error).context("standard output cannot be written"),
     }
 }
 
-/// Columns of text, as wide as their widest entry. The last is not padded; text there that does not fit a line goes on
-/// below where it began.
+/// Writes a table whose columns are as wide as their widest entries. A text in the last column that does not fit in a line
+/// continues in the next line, at the same column.
 pub fn table(to: &mut dyn Write, heads: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
     let mut widths: Vec<usize> = heads.iter().map(|head| head.chars().count()).collect();
     for row in rows {
@@ -92,7 +91,8 @@ pub fn table(to: &mut dyn Write, heads: &[&str], rows: &[Vec<String>]) -> io::Re
     Ok(())
 }
 
-/// Lines of whole words, no longer than `width` if no word is; at least one. A width too small for prose is none.
+/// Breaks a text between words into lines of at most `width` characters, except for longer words. Returns at least one line; a
+/// width below [`PROSE_MIN`] breaks nothing.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

@@ -1,4 +1,4 @@
-//! `peers`.
+//! `peers`: the other hosts of the realm, and the links to them.
 
 use crate::args::Common;
 use crate::output::{table, Output};
@@ -32,7 +32,7 @@ const WIRE_HEADS: [&str; 5] = [
     "WIRE p50/p99",
     "TOTAL p50/p99",
 ];
-/// Heads of the table of what went wrong on links.
+/// Heads of the table of losses and errors of links.
 const TROUBLE_HEADS: [&str; 8] = [
     "HOST",
     "CONNECTS",
@@ -62,11 +62,11 @@ struct Peer<'a> {
     bytes_out: u64,
     bytes_in: u64,
     topics: &'a [PeerTopic],
-    /// None: nothing is known of the link yet.
+    /// None: the links have reported no figures of this host yet.
     link: Option<Link>,
 }
 
-/// What was counted and timed on a link since the links were started.
+/// Counters and times of a link since the start of the links' process.
 #[derive(Serialize)]
 struct Link {
     wire_bytes_out: u64,
@@ -80,7 +80,7 @@ struct Link {
     connects: u64,
     lanes_ended: u64,
     violations: u64,
-    /// Of the lanes that ended.
+    /// How many lanes ended, by reason.
     ends: BTreeMap<&'static str, u64>,
     rdma: RdmaFigures,
     stages: BTreeMap<&'static str, Option<Times>>,
@@ -117,7 +117,7 @@ struct Report<'a> {
     links: LinksInfo,
     peers: Vec<Peer<'a>>,
     not_reached: &'a [NotReached],
-    /// None: no card knows a pool, or the pools' segments are no dma-bufs.
+    /// None: no network card has registered a pool, or the pools' segments are no dma-bufs.
     dma_bufs: Option<DmaBufs<'a>>,
     /// None: no messages are traced.
     traces: Option<Traces<'a>>,
@@ -128,7 +128,7 @@ struct Report<'a> {
 #[serde(rename_all = "snake_case")]
 enum DmaBufs<'a> {
     Registered,
-    /// With the reason.
+    /// By their addresses, with the reason why not as dma-bufs.
     ByAddress(&'a str),
 }
 
@@ -141,7 +141,7 @@ impl<'a> From<&'a Result<(), String>> for DmaBufs<'a> {
     }
 }
 
-/// What a collector was told of single messages since the links were started.
+/// Traces of single messages that went to a collector since the start of the links' process.
 #[derive(Serialize)]
 struct Traces<'a> {
     endpoint: &'a str,
@@ -239,7 +239,7 @@ fn write_text(report: &Report<'_>, links: &Links, to: &mut dyn Write) -> io::Res
     let peers: Vec<_> = peers.collect();
     match (peers.is_empty(), report.not_reached, &links.connect[..]) {
         (true, [], [_, ..]) => {
-            // From this command's configuration; that of the daemon may be older.
+            // These endpoints are from this command's configuration; the daemon may have read an older one.
             for endpoint in &links.connect {
                 writeln!(to, "no host yet at {endpoint}, which rgaps.toml names")?;
             }
@@ -313,7 +313,7 @@ fn has_rdma_card() -> bool {
     cards.is_ok_and(|mut cards| cards.next().is_some())
 }
 
-/// An endpoint that is not reached, the reason, and what to do where it is the system that has no way to it.
+/// The row of an endpoint that the links do not reach, with the reason. Adds advice to errors of the operating system.
 fn why_not_reached(of: &NotReached) -> Vec<String> {
     let NotReached { endpoint, reason } = of;
     let port = endpoint
@@ -325,13 +325,13 @@ fn why_not_reached(of: &NotReached) -> Vec<String> {
     vec![endpoint.clone(), format!("{reason}{remedy}")]
 }
 
-/// The row of a host without a link.
+/// The row of a host without a link. None: the host has a link, or the reason is unknown.
 fn why_apart(peer: &Peer<'_>) -> Option<Vec<String>> {
     let is_told = peer.state.is_apart() && !peer.detail.is_empty();
     is_told.then(|| vec![peer.host.to_owned(), peer.detail.to_owned()])
 }
 
-/// What crossed each link, and what went wrong on it.
+/// Prints the traffic of each link, then its losses and errors.
 fn write_links(links: &[(&str, &Link)], to: &mut dyn Write) -> io::Result<()> {
     if links.is_empty() {
         return Ok(());
@@ -344,7 +344,7 @@ fn write_links(links: &[(&str, &Link)], to: &mut dyn Write) -> io::Result<()> {
     table(to, &TROUBLE_HEADS, &troubles)
 }
 
-/// The bytes that crossed a link, and how long messages took.
+/// The cells of a link's bytes and times.
 fn wire_cells((host, link): &(&str, &Link)) -> Vec<String> {
     let stage = |name: &str| {
         let times = link.stages.get(name).copied().flatten();
@@ -359,7 +359,7 @@ fn wire_cells((host, link): &(&str, &Link)) -> Vec<String> {
     ]
 }
 
-/// What was lost, and what went wrong.
+/// The cells of a link's losses and errors.
 fn trouble_cells((host, link): &(&str, &Link)) -> Vec<String> {
     let counts = [
         link.connects,
@@ -375,7 +375,7 @@ fn trouble_cells((host, link): &(&str, &Link)) -> Vec<String> {
     cells
 }
 
-/// What did not come across of a topic.
+/// The row of a topic's lost messages.
 fn lost(host: &str, row: &PeerTopic) -> Vec<String> {
     vec![
         host.to_owned(),
@@ -408,7 +408,7 @@ fn cells(peer: &Peer<'_>, expects_rdma: bool) -> Vec<String> {
     ]
 }
 
-/// Over what messages cross; and why not over RDMA, where that could be expected.
+/// The transport that carries messages to a host; where RDMA could be expected, also why it is not used.
 fn how(peer: &Peer<'_>, expects_rdma: bool) -> String {
     if peer.state.is_apart() {
         return "-".to_owned();
@@ -497,15 +497,15 @@ mod tests {
                 reason: reason.to_owned(),
             })
         };
-        let said = row("tcp/10.77.0.9:7448", "No route to host (os error 113)");
-        assert_eq!(said[0], "tcp/10.77.0.9:7448");
+        let cells = row("tcp/10.77.0.9:7448", "No route to host (os error 113)");
+        assert_eq!(cells[0], "tcp/10.77.0.9:7448");
         assert!(
-            said[1].starts_with("No route to host (os error 113); check the address")
-                && said[1].contains("the firewall (port 7448) and that rgaps runs there"),
-            "{said:?}"
+            cells[1].starts_with("No route to host (os error 113); check the address")
+                && cells[1].contains("the firewall (port 7448) and that rgaps runs there"),
+            "{cells:?}"
         );
-        let said = row("tcp/robot", "it names no port");
-        assert_eq!(said, ["tcp/robot", "it names no port"]);
+        let cells = row("tcp/robot", "it names no port");
+        assert_eq!(cells, ["tcp/robot", "it names no port"]);
     }
 
     #[test]

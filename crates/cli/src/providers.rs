@@ -1,10 +1,10 @@
-//! Providers of host pools: which work here, and what each costs. Found out by taking a segment of each.
+//! Providers of host pools: which of them work on this machine, found out by creating a segment of each, and what each costs.
 
 use rgaps_layout::SEGMENT_UNIT_BYTES;
 use rgaps_pool::{HostConfig, HostSource, PoolError, Provider, Segment, SegmentSource};
 use rgaps_session::HostProvider;
 
-/// All of them.
+/// All providers.
 pub const ALL: [Provider; 3] = [Provider::Memfd, Provider::Udmabuf, Provider::Dmaplane];
 
 /// The provider that a configuration names.
@@ -16,12 +16,12 @@ pub fn configured(provider: HostProvider) -> Provider {
     }
 }
 
-/// Takes a segment, as small as they are, and gives it back.
+/// Creates a segment of the smallest size and drops it.
 pub fn try_provider(provider: Provider) -> Result<(), PoolError> {
     segment(provider).map(drop)
 }
 
-/// A segment, as small as they are.
+/// Creates a segment of the smallest size.
 pub fn segment(provider: Provider) -> Result<Segment, PoolError> {
     let config = HostConfig {
         provider,
@@ -30,7 +30,7 @@ pub fn segment(provider: Provider) -> Result<Segment, PoolError> {
     HostSource::new(config).create(SEGMENT_UNIT_BYTES)
 }
 
-/// What a provider costs and what it is for.
+/// A sentence on the cost and the use of a provider.
 pub fn cost(provider: Provider) -> &'static str {
     match provider {
         Provider::Memfd => {

@@ -1,4 +1,4 @@
-//! The reference page of the site, written from the definitions of the commands.
+//! Writes the reference page of the site from the definitions of the commands.
 
 use clap::{Arg, Command};
 use std::fmt::Write;
@@ -59,7 +59,7 @@ fn section(command: &Command, page: &mut String) {
         }
         page.push('\n');
     }
-    // Options of every command stand once, with the program.
+    // The page lists the options of every command once, under the program.
     let own =
         |arg: &&Arg| !arg.is_hide_set() && !is_standard(arg) && (is_root || !arg.is_global_set());
     let own: Vec<&Arg> = command.get_arguments().filter(own).collect();
@@ -78,12 +78,12 @@ fn section(command: &Command, page: &mut String) {
     }
 }
 
-/// Help and version, which every program has.
+/// Whether this is `--help` or `--version`, which the page leaves out.
 fn is_standard(arg: &Arg) -> bool {
     matches!(arg.get_id().as_str(), "help" | "version")
 }
 
-/// `-o, --output <FILE>`, `--shape <N,...>` or `TOPIC`.
+/// How a user writes an argument: `-o, --output <FILE>`, `--shape <N,...>` or `TOPIC`.
 fn written(arg: &Arg) -> String {
     let names: Vec<_> = arg
         .get_value_names()
@@ -132,7 +132,7 @@ fn explained(arg: &Arg) -> String {
     cell(&text)
 }
 
-/// Examples as a block of shell, other paragraphs as they are.
+/// Writes the text behind a command's options: examples as a block of shell, other paragraphs as they are.
 fn after(help: &str, page: &mut String) {
     for paragraph in help.split("\n\n") {
         let (head, rest) = paragraph.split_once('\n').unwrap_or((paragraph, ""));
@@ -155,7 +155,7 @@ fn after(help: &str, page: &mut String) {
     }
 }
 
-/// With its full stop, which clap takes off.
+/// Adds the full stop that clap removes.
 fn sentence(text: &str) -> String {
     match text.ends_with(['.', ']']) || text.is_empty() {
         true => text.to_owned(),
@@ -163,12 +163,12 @@ fn sentence(text: &str) -> String {
     }
 }
 
-/// A cell of a table: one line, and no bar that would end it.
+/// Makes a text one cell of a table: one line, with bars escaped.
 fn cell(text: &str) -> String {
     prose(text).replace('\n', " ").replace('|', "\\|")
 }
 
-/// Text that is not taken for markup.
+/// Escapes a text that Markdown would take for markup.
 fn prose(text: &str) -> String {
     text.replace("<uuid>", "&lt;uuid&gt;").replace('*', "\\*")
 }

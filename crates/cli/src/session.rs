@@ -1,14 +1,14 @@
-//! The configuration and the connection that a command works with.
+//! Loads the configuration of a command and connects to the daemon.
 
 use crate::args::Common;
 use crate::exit::NoDaemon;
 use rgaps::{ClientError, Config, Node, OpenError};
 use rgaps_session::{list_paths, split_warning, Argument, ConfigError, Environment, LaunchError};
 
-/// What listings call this process.
+/// The name of this process in listings.
 const CLIENT_NAME: &str = "rgaps-cli";
 
-/// The configuration, with the command line over it.
+/// Loads the configuration, whose values the command line overrides, and prints its warnings.
 pub fn config(common: &Common) -> anyhow::Result<Config> {
     let config = config_without_warnings(common)?;
     for warning in config.warnings() {
@@ -17,16 +17,16 @@ pub fn config(common: &Common) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// The same for a process that another one started, which has told the warnings.
+/// Like [`config`] without warnings, for a process whose parent has printed them.
 pub fn config_without_warnings(common: &Common) -> Result<Config, ConfigError> {
     Config::load_from(common.config.as_deref(), &environment(common))
 }
 
-/// What the configuration depends on besides its file: variables, and the command line over them.
+/// The environment variables that the configuration depends on, overridden by the command line.
 fn environment(common: &Common) -> Environment {
     let mut environment = Environment::current();
     let realm = common.realm.as_deref().map(|realm| ("realm", realm));
-    // One that is not UTF-8 cannot be a key's value.
+    // A socket that is not UTF-8 cannot be the value of a key.
     let socket = common.socket.as_ref().and_then(|socket| socket.to_str());
     let socket = socket.map(|socket| ("socket", socket));
     let namespace = common.namespace.as_deref().map(|name| ("namespace", name));
@@ -44,8 +44,8 @@ fn environment(common: &Common) -> Environment {
     environment
 }
 
-/// The configuration for a command that must work under an invalid one, too: then only its realm and socket, with the
-/// error.
+/// The configuration for a command that must work with an invalid one too. If it is invalid, returns a configuration with only its
+/// realm and socket, and the error.
 pub fn config_or_address(common: &Common) -> Result<(Config, Option<ConfigError>), ConfigError> {
     let environment = environment(common);
     let file = common.config.as_deref();
@@ -55,12 +55,12 @@ pub fn config_or_address(common: &Common) -> Result<(Config, Option<ConfigError>
     }
 }
 
-/// A connection to the daemon that runs; a command that only looks starts none.
+/// Connects to the running daemon. Starts none, for commands that only look.
 pub fn look(common: &Common) -> anyhow::Result<Node> {
     look_by(config(common)?)
 }
 
-/// The same with a configuration.
+/// Like [`look`] with a configuration.
 pub fn look_by(config: Config) -> anyhow::Result<Node> {
     let advice = match config.autostart {
         true => {
@@ -71,20 +71,20 @@ pub fn look_by(config: Config) -> anyhow::Result<Node> {
     find(config, advice, Some("start one here ('rgaps up')"))
 }
 
-/// A connection to the daemon that is to be stopped.
+/// Connects to the daemon that the caller will stop.
 pub fn look_to_stop(config: Config) -> anyhow::Result<Node> {
     find(config, ", so there is none to stop", None)
 }
 
-/// `advice`: how the error goes on that no daemon answers. `cure`: what helps besides, where there are daemons that this process
-/// does not reach.
+/// Connects to the running daemon. `advice`: the end of the error that no daemon answers. `cure`: one more remedy for the error
+/// that daemons run which this process does not reach.
 fn find(mut config: Config, advice: &str, cure: Option<&str>) -> anyhow::Result<Node> {
     config.autostart = false;
     let error = match Node::builder(CLIENT_NAME).config(config.clone()).build() {
         Ok(node) => return Ok(node),
         Err(error) => error,
     };
-    // Perhaps there is one that this user or process does not reach.
+    // A daemon may run that this user or process does not reach.
     let unreached = split_warning(&config);
     match (&error, unreached) {
         (OpenError::Client(ClientError::Launch(LaunchError::NoDaemon { .. })), unreached) => {
@@ -109,7 +109,7 @@ fn find(mut config: Config, advice: &str, cure: Option<&str>) -> anyhow::Result<
     }
 }
 
-/// A connection to the daemon, which is started if there is none.
+/// Connects to the daemon. Starts one if none runs.
 pub fn join(common: &Common) -> anyhow::Result<Node> {
     Ok(Node::builder(CLIENT_NAME).config(config(common)?).build()?)
 }

@@ -1,4 +1,4 @@
-//! `status`.
+//! `status`: the state of the daemon and its clients.
 
 use crate::args::Common;
 use crate::output::{table, Output};
@@ -17,9 +17,9 @@ struct Report {
     daemon: Status,
     mps: MpsInfo,
     processes: Vec<ClientRow>,
-    /// The file that its standard error goes to; none if it is no file, or another user's.
+    /// The file of the daemon's standard error. None: it is no file, or the daemon is another user's.
     log: Option<PathBuf>,
-    /// All of this realm that can be seen from here.
+    /// All daemons of this realm that this process can see.
     daemons: Vec<VisibleDaemon>,
 }
 
@@ -118,7 +118,7 @@ fn write_links(
     }
 }
 
-/// Further lines below the first one, behind the heads.
+/// Indents all lines but the first, so that they align behind the heads.
 fn indented(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
     lines.join("\n             ")
@@ -129,7 +129,7 @@ fn log_file(pid: u32) -> Option<PathBuf> {
     path.is_file().then_some(path)
 }
 
-/// When the daemon ends by itself.
+/// Says when the daemon ends by itself.
 fn describe_end(daemon: &Status) -> String {
     match daemon.idle_exit_ms {
         None => "stays without clients".to_owned(),
@@ -138,7 +138,7 @@ fn describe_end(daemon: &Status) -> String {
     }
 }
 
-/// What publishers that are gone left for late joiners.
+/// Describes the history that publishers left for late joiners.
 pub fn describe_history(kept: &KeptHistory) -> String {
     let more = match kept.topics as usize > kept.names.len() {
         true => ", ...",

@@ -1,16 +1,16 @@
-//! Numbers as people write and read them.
+//! Parses and formats numbers with units for people.
 
 use rgaps_view::overview::Times;
 use std::time::Duration;
 
-/// A time in seconds, with a fraction if need be.
+/// Parses a time in seconds, such as `2` or `0.5`.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let wrong = |_| format!("'{text}' is not a time in seconds, such as 2 or 0.5");
     let seconds: f64 = text.parse().map_err(|_| wrong(()))?;
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong(()))
 }
 
-/// A time in seconds, above 0.
+/// Parses a time in seconds, above 0.
 pub fn period(text: &str) -> Result<Duration, String> {
     match seconds(text)? {
         Duration::ZERO => Err(format!("'{text}' is not a time above 0 seconds")),
@@ -18,7 +18,7 @@ pub fn period(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A number per second, above 0.
+/// Parses a rate per second, above 0.
 pub fn frequency(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(hz) if hz > 0.0 && hz.is_finite() => Ok(hz),

@@ -10,18 +10,18 @@ use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// How long a signal may go unnoticed.
+/// Time between two looks for a signal.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Where to look.
+/// The addresses of the server, as the command prints them.
 #[derive(Serialize)]
 struct Listening {
     address: SocketAddr,
-    /// Of the page.
+    /// The page's address.
     url: String,
-    /// Of the WebSocket.
+    /// The WebSocket's address.
     websocket: String,
-    /// A page that opens Foxglove with it.
+    /// A page that opens Foxglove with the WebSocket's address.
     foxglove: String,
     needs_token: bool,
 }
@@ -73,7 +73,7 @@ fn token(command: &View) -> anyhow::Result<Option<String>> {
 
 fn listening(address: SocketAddr, needs_token: bool) -> Listening {
     let here = match address.ip() {
-        // The addresses are for a browser on this host. On another host, use this host's name instead.
+        // The printed address is for a browser on this host. On another host, users put this host's name there.
         IpAddr::V4(ip) if ip.is_unspecified() => format!("127.0.0.1:{}", address.port()),
         IpAddr::V6(ip) if ip.is_unspecified() => format!("[::1]:{}", address.port()),
         _ => address.to_string(),

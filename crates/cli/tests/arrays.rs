@@ -6,7 +6,7 @@ use rgaps::{DType, PartSpec};
 use serde_json::{json, Value};
 use support::{finish, Realm};
 
-/// Publishes one message that stays for late joiners.
+/// Publishes one message with transient-local durability, so that a later `echo` gets it.
 fn publish(realm: &Realm, arguments: &[&str]) {
     let all = [&["topic", "pub"][..], arguments, &["--transient-local"]].concat();
     realm.run(&all).ok();
@@ -31,7 +31,7 @@ fn echo_json(realm: &Realm, topic: &str) -> Value {
     serde_json::from_str(&echo(realm, topic, &["--json"])).unwrap()
 }
 
-/// `topic echo` printed arrays as hex.
+/// `topic echo` must not print arrays as hex.
 #[test]
 fn numbers_are_printed_as_numbers() {
     let realm = Realm::new();
@@ -104,7 +104,7 @@ fn sizes_that_do_not_match_are_refused_before_anything_is_published() {
     assert_eq!(realm.json(&["topic", "list"]), json!([]));
 }
 
-/// What was published as a file of a kind is saved as one, and read again.
+/// Publishes a file, saves the message in the same format, and reads it again.
 #[test]
 fn pictures_and_arrays_go_through_files() {
     let realm = Realm::new();
@@ -122,7 +122,7 @@ fn pictures_and_arrays_go_through_files() {
             "raw", "--file", raw, "--dtype", "uint8", "--shape", "12,20,3",
         ],
     );
-    // Without a number in the name it is one message, without --count.
+    // Without a number in the name, `--save` saves one message even without `--count`.
     let late = [
         "topic",
         "echo",
@@ -150,7 +150,7 @@ fn pictures_and_arrays_go_through_files() {
         std::fs::read(&copy).unwrap() == pixels,
         "pixels changed on the way"
     );
-    // The file itself, on request.
+    // With `--raw`, the message is the file itself.
     publish(&realm, &["file", "--file", png, "--raw"]);
     let size = std::fs::metadata(png).unwrap().len();
     let message = echo_json(&realm, "file");
@@ -181,7 +181,7 @@ fn pictures_and_arrays_go_through_files() {
     assert!(error.contains(".npy"), "{error}");
     let twice = ["topic", "echo", "npy", "--save", "f.npy", "--count", "2"];
     assert!(realm.run(&twice).fails_with(2).contains("{sequence}"));
-    // By its name a series, and without a number one file.
+    // `{part}` makes a series of files, but without a number it still saves one message.
     let one = realm.run(&[&late[..], &["{part}.npy"]].concat());
     assert!(
         one.stderr
@@ -192,7 +192,7 @@ fn pictures_and_arrays_go_through_files() {
     assert!(!realm.run(&numbered).stderr.contains("saved one message"));
 }
 
-/// 16 x 8 pixels of one colour, by Pillow.
+/// 16 x 8 pixels of one colour, written by Pillow.
 const FLAT_JPG: &[u8] = include_bytes!("files/flat.jpg");
 const COLOUR: [u8; 3] = [200, 100, 50];
 
@@ -312,10 +312,10 @@ fn images_are_drawn() {
         let text = echo(&realm, "t", &["--thumbnail", style]);
         text.lines().map(str::to_owned).collect::<Vec<_>>()
     };
-    // Two lines of text, five of pixels.
+    // Two lines of text and five lines of pixels.
     assert_eq!(lines("grey").len(), 7);
     assert!(lines("color")[2].contains("\x1b[38;2;"));
-    // The output is a pipe.
+    // The output is a pipe, so `auto` draws nothing.
     assert_eq!(lines("auto").len(), 2);
 }
 
@@ -394,12 +394,12 @@ fn arrays_on_a_gpu_are_copied_to_be_printed() {
         message["domain"].as_str().unwrap().starts_with("cuda:"),
         "{message}"
     );
-    // The first message: its number, then bytes that count up.
+    // The first generated message: eight bytes with its number, 0, then bytes that count up.
     assert_eq!(message["numbers"]["first"], json!([0, 0, 0, 0, 0, 0, 0, 0]));
     assert_eq!(message["numbers"]["max"], 63);
 }
 
-/// `echo` of a mistyped topic waited for ever without a word.
+/// `echo` of a mistyped topic must print a notice while it waits.
 #[test]
 fn echo_of_a_topic_that_nobody_has_says_so() {
     let realm = Realm::new();

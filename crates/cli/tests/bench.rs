@@ -1,4 +1,4 @@
-//! `bench`: each figure in a small run, its fields, and what a look at the system calls shows.
+//! `bench`: the fields of each figure in a small run, and the system calls between messages.
 
 mod support;
 
@@ -86,7 +86,7 @@ fn latency_with_a_header_is_a_ratio_to_that_without() {
     );
     let header = &report["header"];
     assert_eq!(header["header_bytes"], 200);
-    // As many of each kind.
+    // The run times as many messages with a header as without.
     assert_eq!(header["messages"], report["messages"]);
     is_ordered(header, &["min_us", "p50_us", "p99_us", "p999_us"]);
     for (ratio, with, without) in [
@@ -215,8 +215,8 @@ fn an_idle_topic_and_the_daemon_are_small() {
     }
 }
 
-/// System calls of a trace between the first and the last mark; none without two marks. A signal, such as
-/// that of the subscriber's end, is no call.
+/// The system calls of a trace between the first and the last mark. None: the trace has fewer than two marks. Lines of signals,
+/// such as that of the subscriber's end, are left out.
 fn between_marks(trace: &str) -> Option<Vec<&str>> {
     let lines: Vec<&str> = trace.lines().collect();
     let is_mark = |line: &&str| line.starts_with("getppid(");

@@ -1,5 +1,5 @@
-//! `bench` in GPU memory, over the test driver: what is measured is whole and has its fields. The times
-//! mean nothing here. With `RGAPS_TEST_GPU=1` on the machine's own GPUs.
+//! `bench` in GPU memory, over the test driver: reports have all their fields, and no message is lost. The times mean nothing
+//! here. `RGAPS_TEST_GPU=1` runs it on the machine's own GPUs.
 
 mod support;
 
@@ -40,7 +40,7 @@ fn is_ordered(value: &Value, fields: &[&str]) {
 }
 
 const ALL: [&str; 5] = ["min_us", "p50_us", "p99_us", "p999_us", "max_us"];
-/// Streams that take their time, so that what is not waited for has not happened.
+/// Delays the driver's streams at random, so that a missing wait shows.
 const LATE: [(&str, &str); 2] = [
     ("RGAPS_TEST_DRIVER_DELAY_US", "200"),
     ("RGAPS_TEST_DRIVER_SEED", "7"),
@@ -67,7 +67,7 @@ fn a_hand_over_is_timed_from_kernel_to_kernel() {
     for (gpus, wait, count) in plans.into_iter().filter(|plan| has_gpus(plan.2)) {
         let found = report(&realm, &LATE, &arguments(gpus, wait));
         assert_eq!(found["gpus"].as_array().unwrap().len(), count);
-        // There and back on one clock; both together where there are two.
+        // On one GPU, one clock times both directions of each message. With two GPUs, each round trip gives one figure, its half.
         let (clock, hand_overs) = [("one", 12), ("halved", 6)][count - 1];
         assert_eq!(
             (&found["clock"], &found["wait"]),
@@ -81,7 +81,7 @@ fn a_hand_over_is_timed_from_kernel_to_kernel() {
         let row = |size, kernel_us| (Some(size), Some(kernel_us));
         let expected = [row(4096, 0), row(4096, 300), row(65536, 0), row(65536, 300)];
         assert_eq!(rows, expected);
-        // The first of them is the document's own.
+        // The report repeats the first size's fields at its top level.
         for field in ["size", "p50_us", "p99_us", "floor_us", "mps"] {
             assert!(found[field] == sizes[0][field] && !found[field].is_null());
         }
@@ -183,7 +183,7 @@ fn latency_on_a_gpu_has_a_kernel_in_flight_and_the_copying_way_beside_it() {
             (&12.into(), &0.into())
         );
     }
-    // Kernels write whole words; a message of other bytes goes the way of the CPU.
+    // Kernels write whole words, so the CPU copies a message of another size.
     let odd = [
         "latency",
         "--domain",

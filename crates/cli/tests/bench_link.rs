@@ -1,5 +1,4 @@
-//! `bench link`: two hosts on this machine. What is measured is whole and has its fields; the times mean
-//! nothing here.
+//! `bench link`: two hosts on this machine. Reports have all their fields, and no message is lost; the times mean nothing here.
 
 mod support;
 
@@ -98,8 +97,8 @@ fn several_topics_and_subscribers_lose_nothing() {
     let without = report(&[&several[..], &["--namespaces", "no"]].concat());
     assert_eq!(without["namespaces"], false);
     assert!(without["messages"].as_u64().unwrap() >= 6, "{without}");
-    // Once, however many subscribers: whoever counted each of them would find twice as much. Without namespaces, the bytes
-    // on the wire are those of the whole machine.
+    // A message crosses the wire once for both subscribers, so the wire carries less than twice the payload. Without namespaces, the
+    // bytes on the wire are those of the whole machine.
     let report = report(&several);
     if report["namespaces"] == true {
         let (wire, payload) = (&report["wire_bytes"], &report["payload_bytes"]);

@@ -1,4 +1,4 @@
-//! `rgaps bridge`: that it becomes a bridge with what the options and the configuration say.
+//! `rgaps bridge`: runs a bridge with the rules of the options and of the configuration.
 
 mod support;
 

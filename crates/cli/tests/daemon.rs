@@ -174,14 +174,14 @@ fn doctor_tries_and_advises() {
         .as_str()
         .unwrap()
         .contains("ibverbs-providers"));
-    // Ports are the kernel's, with a library or without.
+    // The kernel lists the ports, so the report has them without a library, too.
     for port in report["rdma"].as_array().unwrap() {
         assert!(
             port["device"].is_string() && port["registers"].is_null(),
             "{port}"
         );
     }
-    // Whatever is not there comes with what to do.
+    // Every check that is not ok gives advice.
     for check in checks {
         assert_eq!(
             check["verdict"] == "ok",
@@ -191,7 +191,7 @@ fn doctor_tries_and_advises() {
     }
 }
 
-/// Where streams are ordered, and why.
+/// `doctor` says whether the GPU or the CPU orders streams, and why.
 #[test]
 fn doctor_says_where_streams_are_ordered() {
     const GPU: &str = "GPU-72676170-7320-7465-7374-206770750000";
@@ -212,12 +212,12 @@ fn doctor_says_where_streams_are_ordered() {
         let check = check.unwrap_or_else(|| panic!("no check '{name}' in {report}"));
         assert_eq!(check["verdict"], verdict, "{check}");
         assert!(check["found"].as_str().unwrap().contains(found), "{check}");
-        // Either way messages can live there.
+        // The GPU can hold messages in either case.
         assert!(report["domains"].to_string().contains(GPU), "{report}");
     }
 }
 
-/// What of a GPU's memory network cards could have, and what is in the way.
+/// `doctor` says whether network cards can access a GPU's memory, and what prevents it.
 #[test]
 fn doctor_says_whether_a_gpu_gives_its_memory_to_network_cards() {
     const GPU: &str = "GPU-72676170-7320-7465-7374-206770750000";
@@ -241,7 +241,7 @@ fn doctor_says_whether_a_gpu_gives_its_memory_to_network_cards() {
         let check = check.unwrap_or_else(|| panic!("no check '{name}' in {report}"));
         assert_eq!(check["verdict"], verdict, "{check}");
         assert!(check["found"].as_str().unwrap().contains(found), "{check}");
-        // Messages can live there all the same.
+        // The GPU can hold messages in any case.
         assert!(report["domains"].to_string().contains(GPU), "{report}");
     }
 }
@@ -258,7 +258,7 @@ fn doctor_fails_where_nothing_can_run() {
     run.fails_with(1);
 }
 
-/// Otherwise a mistyped path is a daemon that nobody else finds.
+/// A user who mistyped the path would start a daemon that nobody else finds.
 #[test]
 fn doctor_says_that_it_made_the_folder_of_a_configured_socket() {
     let realm = Realm::new();
@@ -293,7 +293,7 @@ fn completion_has_a_script_for_each_shell() {
     assert!(help.contains("Exit codes:"), "{help}");
 }
 
-/// Who may not open the socket is told so, and whom to ask; he starts no daemon of his own there.
+/// A user who may not open the socket gets an error that says so and whom to ask, and starts no other daemon there.
 #[test]
 fn a_socket_that_is_not_ours_is_told_apart() {
     use std::os::unix::fs::PermissionsExt;
@@ -322,7 +322,7 @@ fn a_socket_that_is_not_ours_is_told_apart() {
     assert_eq!(realm.json(&["status"])["pid"], up["pid"]);
 }
 
-/// A command that another user runs: nothing stops root.
+/// Runs a command as the user nobody, since no permission stops root.
 fn as_nobody(realm: &Realm, arguments: &[&str]) -> std::process::Command {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
@@ -339,7 +339,7 @@ fn as_nobody(realm: &Realm, arguments: &[&str]) -> std::process::Command {
     other
 }
 
-/// `sudo -u alice rgaps ...` in a folder of bob: his files are not there for alice, unless she names one.
+/// `sudo -u alice rgaps ...` in a folder of bob ignores bob's configuration file unless alice names it.
 #[test]
 fn a_configuration_file_of_another_user_counts_only_where_it_is_named() {
     use std::os::unix::fs::PermissionsExt;
@@ -377,8 +377,8 @@ fn a_configuration_file_of_another_user_counts_only_where_it_is_named() {
     mode(&personal, 0o700);
 }
 
-/// Runs a program that was just copied: a child that another test starts meanwhile has it open for writing
-/// until it becomes its own program.
+/// Runs a program that this test has just copied. Repeats on ETXTBSY: a child that another test forks meanwhile has the copy open
+/// for writing until it calls `exec`.
 fn start(command: &mut std::process::Command) -> std::process::Output {
     let until = std::time::Instant::now() + LIMIT;
     loop {
@@ -394,7 +394,7 @@ fn start(command: &mut std::process::Command) -> std::process::Output {
     }
 }
 
-/// Processes of the daemon that serve a realm.
+/// The ids of the daemon processes that serve a realm.
 fn daemons(realm: &Realm) -> Vec<i32> {
     let folder = realm.folder.path().to_str().unwrap().to_owned();
     let processes = std::fs::read_dir("/proc").unwrap();
@@ -429,7 +429,7 @@ fn programs_that_start_at_once_start_one_daemon() {
         }
         assert_eq!(realm.json(&["topic", "list"]).as_array().unwrap().len(), 10);
         let pid = realm.json(&["status"])["pid"].as_i64().unwrap() as i32;
-        // Others that were started have seen the first, and left.
+        // Daemons that lost the race have found the first one, and ended.
         until("one daemon", || daemons(&realm) == [pid]);
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
         let environment = String::from_utf8_lossy(&environment);

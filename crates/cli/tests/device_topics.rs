@@ -1,4 +1,4 @@
-//! What listings say of device topics.
+//! Device topics in the listings of commands.
 
 mod support;
 

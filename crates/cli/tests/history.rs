@@ -1,4 +1,4 @@
-//! The history of publishers that are gone, as the commands show it.
+//! The history of publishers that have left, as the commands show it.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 use support::{until, Realm, Run};
 
 impl Realm {
-    /// The command, with a daemon that leaves soon.
+    /// Runs a command with a daemon that ends soon after its last client.
     fn briefly(&self, arguments: &[&str]) -> Run {
         let mut command: Command = self.command(arguments);
         command.env("RGAPS_IDLE_EXIT_MS", "300");
@@ -91,7 +91,7 @@ fn history_outlives_the_time_after_which_an_idle_daemon_leaves() {
     let (keeper, idle) = (Realm::new(), Realm::new());
     keeper.keep("map", "here");
     let keeper_pid = keeper.pid();
-    // A daemon that was idle later has left: the other one would have, too.
+    // A daemon that became idle later has ended, so the first would have ended too if the history did not keep it.
     idle.keep("map", "gone");
     let idle_pid = idle.pid();
     idle.briefly(&["topic", "forget", "map"]).ok();
@@ -108,7 +108,7 @@ fn history_outlives_the_time_after_which_an_idle_daemon_leaves() {
     ] {
         assert!(status.contains(said), "{status}");
     }
-    // The advice to begin anew would lose it.
+    // `doctor` advises to restart the daemon, which would lose the history, so it says that there is some.
     let doctor = keeper.briefly(&["doctor"]).stdout;
     assert!(doctor.contains("keeps 1 message"), "{doctor}");
 

@@ -1,4 +1,4 @@
-//! Links that do not run: every command says what to do, then what is wrong.
+//! Links that do not run: every command gives the advice first, then the reason.
 
 mod support;
 
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use support::{Realm, Run};
 
-/// A command in a realm whose configuration has links, by this program.
+/// A command in a realm whose configuration enables links, with `links` as their program.
 fn command(realm: &Realm, arguments: &[&str], links: Option<&Path>) -> Command {
     let mut command = realm.command(arguments);
     command
@@ -24,7 +24,7 @@ fn command(realm: &Realm, arguments: &[&str], links: Option<&Path>) -> Command {
     command
 }
 
-/// What each command says, with the advice ahead of the reason.
+/// Checks that each command prints the advice, then the reason.
 fn told_by_all(
     realm: &Realm,
     links: Option<&Path>,
@@ -37,7 +37,7 @@ fn told_by_all(
         command.envs(environment.iter().copied());
         command.output().unwrap().into()
     };
-    // Listings write further lines below the first one.
+    // Listings wrap long texts.
     let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let in_order = |text: &str| {
         let text = flat(text);

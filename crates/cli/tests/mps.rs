@@ -152,7 +152,7 @@ fn doctor_measures_the_hand_over_without_and_under_mps() {
         let [p50, min, max] = ["p50_us", "min_us", "max_us"].map(|f| figure[f].as_f64().unwrap());
         assert!(0.0 < min && min <= p50 && p50 <= max, "{figure}");
     }
-    // One of its own, which is gone afterwards.
+    // `doctor` has started an MPS of its own, and ended it.
     assert!(realm.fake.log().contains(&"quit done".to_owned()));
     assert_eq!(realm.fake.starts(), 1);
 

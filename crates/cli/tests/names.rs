@@ -1,11 +1,11 @@
-//! Names of topics as users write them.
+//! Names of topics on the command line: slashes, namespaces and remapping.
 
 mod support;
 
 use serde_json::Value;
 use support::{finish, Realm};
 
-/// ROS 2 writes `/camera`; here that failed as a name with an empty part.
+/// ROS 2 writes `/camera`, which must mean the topic `camera`.
 #[test]
 fn a_leading_slash_means_the_same_topic() {
     let realm = Realm::new();
@@ -85,7 +85,7 @@ fn commands_follow_namespace_and_remapping() {
     );
 }
 
-/// What is recorded in a namespace is replayed by its full name, which rules may replace.
+/// A recording made in a namespace has full names. A replay uses them, and may remap them.
 #[test]
 fn a_recording_has_full_names() {
     let realm = Realm::new();

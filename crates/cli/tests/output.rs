@@ -1,4 +1,4 @@
-//! Commands where their surroundings are poor: standard error takes nothing, stacks are small.
+//! Commands in a poor environment: standard error cannot be written, limits are low.
 
 mod support;
 
@@ -6,7 +6,7 @@ use std::fs::File;
 use std::process::{Command, Stdio};
 use support::{Realm, Run};
 
-/// `rgaps status` where no daemon is, in a folder of its own.
+/// Runs `rgaps status` in an empty folder without a daemon. Returns its exit code.
 fn status_with(stderr: Stdio) -> Option<i32> {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_rgaps"));
@@ -58,7 +58,7 @@ fn a_full_disk_under_standard_output_is_said_and_ends_no_command_in_a_panic() {
     }
 }
 
-/// A command under a limit of the shell.
+/// Runs a command under a limit that the shell sets.
 fn limited(limit: &str, realm: &Realm, arguments: &[&str]) -> Run {
     let command = realm.command(arguments);
     let mut shell = Command::new("/bin/sh");
@@ -104,7 +104,7 @@ fn a_file_that_cannot_be_saved_whole_is_not_left_behind() {
 fn commands_work_with_a_stack_limit_of_64_kib() {
     let realm = Realm::new();
     let run = |arguments: &[&str]| limited("ulimit -s 64", &realm, arguments);
-    // The daemon that it starts has the limit, too.
+    // The daemon that this command starts inherits the limit.
     run(&["up"]).ok();
     run(&["topic", "pub", "stack", "--text", "x"]).ok();
     let doctor = run(&["doctor"]);
@@ -130,7 +130,7 @@ fn a_daemon_that_may_open_too_few_files_is_not_started_and_says_so() {
         "{doctor:?}"
     );
     doctor.fails_with(1);
-    // A daemon that was started elsewhere serves this shell, too.
+    // A daemon that was started without the limit serves this shell, too.
     realm.run(&["up"]).ok();
     run(&["topic", "pub", "t", "--text", "x"]).ok();
     assert!(run(&["doctor"]).ok().contains("ok    daemon"));

@@ -1,4 +1,4 @@
-//! `topic hz` and its like with several topics and patterns, and completion of topic names.
+//! `topic hz`, `bw` and `delay` with several topics and patterns, and completion of topic names.
 
 mod support;
 
@@ -40,7 +40,7 @@ fn patterns_follow_topics_that_appear_later() {
     let mut lines = BufReader::new(watch.0.stdout.take().unwrap()).lines();
     let mut later = None;
     let mut seen: BTreeMap<String, u64> = BTreeMap::new();
-    // Ends when all are there, or by the limit of the runner; a line comes every 0.2 s.
+    // Reads a line every 0.2 s until all topics are there. The test runner's limit ends it otherwise.
     while seen.len() < 3
         || seen
             .iter()
@@ -91,7 +91,7 @@ fn several_topics_have_a_table() {
     assert!(error.contains("for 0.2 s; no topic matches\n"), "{error}");
 }
 
-/// Other hosts have topics that a pattern does not find, and nobody looked for them under their names.
+/// Patterns do not find all topics of other hosts, so the notice must say which ones they find.
 #[test]
 fn a_pattern_that_finds_nothing_says_what_it_finds_of_other_hosts() {
     let realm = Realm::new();
@@ -110,7 +110,7 @@ fn a_pattern_that_finds_nothing_says_what_it_finds_of_other_hosts() {
         assert!(!run.stderr.contains(hint), "{run:?}");
     }
     realm.run(&["down"]).ok();
-    // Links that do not run will do: what they would find is the same.
+    // The links need not run: the notice is the same.
     let links = [
         ("ENABLED", "true"),
         ("LISTEN", "127.0.0.1:0"),
@@ -156,7 +156,7 @@ fn list_and_info_take_patterns() {
     assert!(said.contains("no topic matches 'no/**'"), "{said}");
 }
 
-/// What bash offers after these words, the last of which is being written.
+/// What bash offers for the last of these words.
 fn offered(realm: &Realm, words: &[&str]) -> Vec<String> {
     let program = realm.command(&[]).get_program().to_owned();
     let script = r#"

@@ -1,4 +1,4 @@
-//! Providers of host memory and the kernel module, on machines that lack their devices as most do.
+//! Providers of host memory and the kernel module, on machines without their devices.
 
 mod support;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::path::Path;
 use support::{Realm, Run};
 
-/// The check of this name in what `rgaps doctor` says with a provider configured.
+/// The check of this name from `rgaps doctor`, with this provider configured.
 fn check(provider: &str, name: &str) -> Value {
     let realm = Realm::new();
     let mut command = realm.command(&["doctor", "--json"]);
@@ -35,7 +35,7 @@ fn a_provider_that_is_not_there_fails_with_advice() {
         ("dmaplane", "/dev/dmaplane-pool"),
     ] {
         let name = format!("provider {provider}");
-        // Not needed, so nothing is wrong.
+        // The configuration does not use this provider, so the check passes.
         assert_eq!(check("memfd", &name)["verdict"], "ok");
         if Path::new(device).exists() {
             println!("left out: {device} is there");

@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::{until, Realm, Run};
 
-/// A realm at the socket that is used without a configured one. Its name keeps it apart from others of this user.
-struct DefaultPlace {
+/// A realm at the default socket. A name of its own keeps it apart from the user's other realms.
+struct DefaultRealm {
     realm: Realm,
     name: String,
 }
 
-impl DefaultPlace {
-    fn new(test: &str) -> DefaultPlace {
-        DefaultPlace {
+impl DefaultRealm {
+    fn new(test: &str) -> DefaultRealm {
+        DefaultRealm {
             realm: Realm::new(),
             name: format!("test-{test}-{}", std::process::id()),
         }
@@ -63,7 +63,7 @@ impl DefaultPlace {
     }
 }
 
-impl Drop for DefaultPlace {
+impl Drop for DefaultRealm {
     fn drop(&mut self) {
         let _ = self.command(&["down"]).output();
         self.remove_files();
@@ -72,28 +72,28 @@ impl Drop for DefaultPlace {
 
 #[test]
 fn a_realm_does_not_split_where_one_process_has_xdg_runtime_dir() {
-    let place = DefaultPlace::new("xdg");
+    let default_realm = DefaultRealm::new("xdg");
     let with = tempfile::tempdir().unwrap();
-    let mut first = place.command(&["up", "--json"]);
+    let mut first = default_realm.command(&["up", "--json"]);
     let first: Run = first
         .env("XDG_RUNTIME_DIR", with.path())
         .output()
         .unwrap()
         .into();
     let first: Value = serde_json::from_str(&first.ok()).unwrap();
-    // As cron and sudo start it.
-    let without = place.json(&["status"]);
+    // Without the user's session variables, as under cron and sudo.
+    let without = default_realm.json(&["status"]);
     assert_eq!(without["pid"], first["pid"]);
-    let mut elsewhere = place.command(&["status", "--json"]);
-    let elsewhere: Run = elsewhere
+    let mut with_other_folders = default_realm.command(&["status", "--json"]);
+    let with_other_folders: Run = with_other_folders
         .env("XDG_RUNTIME_DIR", "/run/user/4294967294")
         .env("TMPDIR", with.path())
         .env("HOME", with.path())
         .output()
         .unwrap()
         .into();
-    let elsewhere: Value = serde_json::from_str(&elsewhere.ok()).unwrap();
-    assert_eq!(elsewhere["pid"], first["pid"]);
+    let with_other_folders: Value = serde_json::from_str(&with_other_folders.ok()).unwrap();
+    assert_eq!(with_other_folders["pid"], first["pid"]);
     let daemons = without["daemons"].as_array().unwrap();
     assert_eq!(daemons.len(), 1, "{without}");
     assert_eq!(daemons[0]["role"], "used");
@@ -102,15 +102,15 @@ fn a_realm_does_not_split_where_one_process_has_xdg_runtime_dir() {
 
 #[test]
 fn two_daemons_of_a_realm_are_told_to_everybody() {
-    let place = DefaultPlace::new("two");
-    let lost = place.json(&["up"])["pid"].as_u64().unwrap();
-    // As somebody does who empties /tmp.
-    place.remove_files();
-    let used = place.json(&["up"])["pid"].as_u64().unwrap();
+    let default_realm = DefaultRealm::new("two");
+    let lost = default_realm.json(&["up"])["pid"].as_u64().unwrap();
+    // Removes the daemon's files, as a user does who empties /tmp.
+    default_realm.remove_files();
+    let used = default_realm.json(&["up"])["pid"].as_u64().unwrap();
     assert_ne!(lost, used);
     let advice = format!("stop process {lost} ('kill {lost}')");
 
-    let status = place.json(&["status"]);
+    let status = default_realm.json(&["status"]);
     let daemons = status["daemons"].as_array().unwrap();
     let seen: Vec<_> = daemons
         .iter()
@@ -122,7 +122,7 @@ fn two_daemons_of_a_realm_are_told_to_everybody() {
         })
         .collect();
     assert_eq!(seen, [("used", used), ("cut_off", lost)]);
-    let text = Run::from(place.command(&["status"]).output().unwrap()).ok();
+    let text = Run::from(default_realm.command(&["status"]).output().unwrap()).ok();
     let warning = text
         .find("warning      The daemons of realm")
         .expect("a warning");
@@ -130,10 +130,10 @@ fn two_daemons_of_a_realm_are_told_to_everybody() {
         text[warning..].contains(&format!("\n             {advice}")),
         "{text}"
     );
-    let doctor = Run::from(place.command(&["doctor"]).output().unwrap()).stdout;
+    let doctor = Run::from(default_realm.command(&["doctor"]).output().unwrap()).stdout;
     assert!(doctor.contains("lack  other daemons"), "{doctor}");
     assert!(doctor.contains(&format!("-> {advice}")), "{doctor}");
-    let log = place.files();
+    let log = default_realm.files();
     let log = log
         .iter()
         .find(|file| file.extension().is_some_and(|end| end == "log"));
@@ -143,27 +143,33 @@ fn two_daemons_of_a_realm_are_told_to_everybody() {
     let pid = rustix::process::Pid::from_raw(lost as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     until("the lost daemon to be gone", || {
-        place.json(&["status"])["daemons"].as_array().unwrap().len() == 1
+        default_realm.json(&["status"])["daemons"]
+            .as_array()
+            .unwrap()
+            .len()
+            == 1
     });
 }
 
 #[test]
 fn a_daemon_at_another_socket_is_told_to_whom_no_socket_is_configured() {
-    let place = DefaultPlace::new("socket");
+    let default_realm = DefaultRealm::new("socket");
     let at_socket = |arguments: &[&str]| -> Value {
-        let mut command = place.realm.command(arguments);
-        let command = command.env("RGAPS_REALM", &place.name).arg("--json");
+        let mut command = default_realm.realm.command(arguments);
+        let command = command
+            .env("RGAPS_REALM", &default_realm.name)
+            .arg("--json");
         serde_json::from_str(&Run::from(command.output().unwrap()).ok()).unwrap()
     };
     let other = at_socket(&["up"])["pid"].as_u64().unwrap();
-    let socket = place.realm.path("r.sock");
+    let socket = default_realm.realm.path("r.sock");
     let advice = format!("set RGAPS_SOCKET={} for this program too", socket.display());
-    // Also before there is one at the usual place.
-    let alone = Run::from(place.command(&["status"]).output().unwrap()).fails_with(3);
+    // Also while no daemon runs at the default socket.
+    let alone = Run::from(default_realm.command(&["status"]).output().unwrap()).fails_with(3);
     assert!(alone.contains(&advice), "{alone}");
     let start = "or start one here ('rgaps up')";
     assert!(alone.contains(start), "{alone}");
-    let used = place.json(&["up"])["pid"].as_u64().unwrap();
+    let used = default_realm.json(&["up"])["pid"].as_u64().unwrap();
     let roles = |status: &Value| -> Vec<(String, u64)> {
         let daemons = status["daemons"].as_array().unwrap().iter();
         let role = |daemon: &Value| daemon["role"].as_str().unwrap().to_owned();
@@ -171,12 +177,12 @@ fn a_daemon_at_another_socket_is_told_to_whom_no_socket_is_configured() {
             .map(|daemon| (role(daemon), daemon["pid"].as_u64().unwrap()))
             .collect()
     };
-    let seen = roles(&place.json(&["status"]));
+    let seen = roles(&default_realm.json(&["status"]));
     assert_eq!(
         seen,
         [("used".into(), used), ("other_socket".into(), other)]
     );
-    let text = Run::from(place.command(&["status"]).output().unwrap()).ok();
+    let text = Run::from(default_realm.command(&["status"]).output().unwrap()).ok();
     let warning = text
         .find("warning      The daemons of realm")
         .expect("a warning");
@@ -184,17 +190,17 @@ fn a_daemon_at_another_socket_is_told_to_whom_no_socket_is_configured() {
         text[warning..].contains(&format!("\n             {advice}")),
         "{text}"
     );
-    let doctor = Run::from(place.command(&["doctor"]).output().unwrap()).stdout;
+    let doctor = Run::from(default_realm.command(&["doctor"]).output().unwrap()).stdout;
     assert!(doctor.contains(&format!("-> {advice}")), "{doctor}");
-    // Whoever has the socket configured sees both, and is not warned.
+    // A program with the socket configured lists both daemons and prints no warning.
     let seen = roles(&at_socket(&["status"]));
     assert_eq!(
         seen,
         [("used".into(), other), ("other_socket".into(), used)]
     );
-    let mut doctor = place.realm.command(&["doctor"]);
+    let mut doctor = default_realm.realm.command(&["doctor"]);
     let doctor: Run = doctor
-        .env("RGAPS_REALM", &place.name)
+        .env("RGAPS_REALM", &default_realm.name)
         .output()
         .unwrap()
         .into();
@@ -202,7 +208,7 @@ fn a_daemon_at_another_socket_is_told_to_whom_no_socket_is_configured() {
     at_socket(&["down"]);
 }
 
-/// Under sudo a process is root's, and so is its daemon: whoever looks there is told of the caller's.
+/// Under sudo a process belongs to root, and so does its daemon: commands there must tell of the calling user's daemon.
 #[test]
 fn who_looks_under_sudo_is_told_of_the_callers_daemon() {
     const CALLER: u32 = 65534;
@@ -210,8 +216,8 @@ fn who_looks_under_sudo_is_told_of_the_callers_daemon() {
         eprintln!("SKIPPED: only root can start a daemon of another user");
         return;
     }
-    let place = DefaultPlace::new("sudo");
-    // Programs that the other user can run.
+    let default_realm = DefaultRealm::new("sudo");
+    // Copies the programs to a folder where the other user can run them.
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let shared = |program: &Path| {
@@ -221,7 +227,7 @@ fn who_looks_under_sudo_is_told_of_the_callers_daemon() {
         }
         copy
     };
-    let program = shared(Path::new(place.command(&[]).get_program()));
+    let program = shared(Path::new(default_realm.command(&[]).get_program()));
     let daemon = shared(rgaps_testkit::programs::rgapsd());
     let as_caller = |arguments: &[&str]| -> Run {
         let mut command = Command::new(&program);
@@ -229,7 +235,7 @@ fn who_looks_under_sudo_is_told_of_the_callers_daemon() {
             .args(arguments)
             .current_dir("/")
             .env_clear()
-            .env("RGAPS_REALM", &place.name)
+            .env("RGAPS_REALM", &default_realm.name)
             .env("RGAPS_DAEMON", &daemon)
             .uid(CALLER)
             .gid(CALLER);
@@ -238,15 +244,15 @@ fn who_looks_under_sudo_is_told_of_the_callers_daemon() {
     let up: Value = serde_json::from_str(&as_caller(&["up", "--json"]).ok()).unwrap();
     let told = format!(
         "process {} of user {CALLER} at '/tmp/rgaps-{CALLER}/{}.sock'",
-        up["pid"], place.name
+        up["pid"], default_realm.name
     );
-    let mut under_sudo = place.command(&["status"]);
+    let mut under_sudo = default_realm.command(&["status"]);
     let status: Run = under_sudo
         .env("SUDO_UID", CALLER.to_string())
         .output()
         .unwrap()
         .into();
-    let mut doctor = place.command(&["doctor"]);
+    let mut doctor = default_realm.command(&["doctor"]);
     let doctor: Run = doctor
         .env("SUDO_UID", CALLER.to_string())
         .output()

@@ -8,7 +8,7 @@ use std::process::Child;
 use std::sync::mpsc::{channel, Receiver};
 use support::{finish, interrupt, until, Realm, Run, LIMIT};
 
-/// Publishes until it is killed.
+/// A command that publishes until it is killed.
 struct Source(Child);
 
 impl Source {
@@ -26,7 +26,7 @@ impl Drop for Source {
     }
 }
 
-/// The reports of a recorder, which are read to their end: it stops when nobody reads them.
+/// The reports of a recorder. A thread reads them to the end, since the recorder stops when nobody reads them.
 struct Reports(Receiver<Value>);
 
 impl Reports {
@@ -41,7 +41,7 @@ impl Reports {
         Reports(reports)
     }
 
-    /// The next that is as wanted.
+    /// Waits for the next report for which `is_wanted` holds.
     fn find(&self, is_wanted: impl Fn(&Value) -> bool) -> Value {
         loop {
             let report = self.0.recv_timeout(LIMIT).expect("a report");
@@ -138,7 +138,7 @@ fn a_recorder_that_is_killed_leaves_a_readable_file() {
     );
 }
 
-/// The limit on the size of files ends writes as a full disk does, with an error in mid-chunk.
+/// A limit on the size of files makes a write fail within a chunk, as a full disk does.
 #[test]
 fn a_full_disk_ends_the_recording_and_leaves_a_readable_file() {
     let realm = Realm::new();
@@ -229,7 +229,7 @@ fn a_recording_of_some_messages_has_exactly_these() {
     );
 }
 
-/// A subscriber that does not read would stop a replay without a word.
+/// A replay that waits for a subscriber must name it.
 #[test]
 fn a_replay_says_who_holds_it_back() {
     let realm = Realm::new();

@@ -30,12 +30,12 @@ fn documents_follow_the_traffic() {
     let mut top = Ended(top.stdout(Stdio::piped()).spawn().unwrap());
     let lines = BufReader::new(top.0.stdout.take().unwrap()).lines();
     let mut found = None;
-    // Two minutes: slow machines need some intervals until messages flow.
+    // Reads for up to two minutes: slow machines need some intervals until messages flow.
     for line in lines {
         let document: Value = serde_json::from_str(&line.unwrap()).unwrap();
         let topics = document["topics"].as_array().unwrap();
         let topic = topics.iter().find(|topic| topic["topic"] == "camera/left");
-        // A message may be counted whose bytes are not yet.
+        // A report may count a message before its bytes.
         let flows = |topic: &&Value| {
             let rate = |name: &str| topic[name].as_f64().unwrap();
             let (messages, bytes) = (rate("messages_per_s"), rate("bytes_per_s"));
@@ -54,7 +54,7 @@ fn documents_follow_the_traffic() {
         (&1.into(), &1.into())
     );
     assert_eq!(topic["domain"], "host");
-    // What it was, and not what it was to be.
+    // The interval that was measured, not the configured one.
     assert!(document["interval_s"].as_f64() > Some(0.0));
     assert_eq!(document["daemon"]["realm"], "default");
     assert_eq!(document["links"], Value::Array(Vec::new()));
@@ -64,7 +64,7 @@ fn documents_follow_the_traffic() {
     drop((top, publisher.0.kill(), echo.0.kill()));
 }
 
-/// Ends with the test.
+/// A child that is killed at the end of the test.
 struct Ended(std::process::Child);
 
 impl Drop for Ended {

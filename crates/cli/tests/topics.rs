@@ -13,7 +13,7 @@ fn lines(out: &str) -> Vec<Value> {
         .collect()
 }
 
-/// At most that nobody else was in the topic at first: the publisher may have come before that was said.
+/// Whether standard error has nothing but perhaps the notice that nobody publishes the topic: the publisher may have come first.
 fn is_notice(stderr: &str) -> bool {
     stderr.is_empty() || (stderr.lines().count() == 1 && stderr.contains("no publisher of topic"))
 }
@@ -198,7 +198,7 @@ fn what_is_refused_has_its_code() {
     assert!(said.contains("cap"), "{said}");
 }
 
-/// Issue 17: `topic echo --late latest`, or with `--type`, made the first volatile publisher fail.
+/// Issue 17: `topic echo --late latest`, or with `--type`, must not make the first volatile publisher fail.
 #[test]
 fn an_echo_that_comes_first_keeps_no_publisher_out() {
     let realm = Realm::new();
@@ -207,7 +207,7 @@ fn an_echo_that_comes_first_keeps_no_publisher_out() {
     let publish = ["topic", "pub", "t", "--timeout", "60"];
     let publish = |more: &[&str]| realm.run(&[&publish[..], more].concat()).ok();
     realm.wait_for_subscribers("t", 2);
-    // The one with a type does not match, and asks for nothing.
+    // The subscriber with a type does not match, so its quality of service does not matter.
     publish(&["--text", "plain", "--wait-subscribers", "1"]);
     publish(&[
         "--text",
@@ -221,7 +221,7 @@ fn an_echo_that_comes_first_keeps_no_publisher_out() {
     assert_eq!(finish(typed).ok(), "image\n");
 }
 
-/// Issue 17: `topic pub` to a subscriber of another type said that all went well.
+/// Issue 17: `topic pub` must not succeed when the only subscriber has another type.
 #[test]
 fn a_publisher_is_told_of_subscribers_that_do_not_match() {
     let realm = Realm::new();
@@ -299,9 +299,9 @@ fn listings_show_topics_members_and_pools() {
         (&listening["reliable"], &listening["pid"]),
         (&true.into(), &echo.id().into())
     );
-    // What is leased follows what is needed, and the listing says what for.
+    // The lease is in proportion to the need, and the listing shows the use.
     let leased = publishing["leased_bytes"].as_u64().unwrap();
-    // At most four times 16 messages of history, one loan and 32 held samples.
+    // At most four times the bytes of 16 messages of history, one loan and 32 held samples.
     assert!((4096..=832 << 10).contains(&leased), "{info}");
     let kept = &publishing["used"]["history"];
     let blocks = kept["blocks"].as_u64().unwrap();
@@ -327,7 +327,7 @@ fn listings_show_topics_members_and_pools() {
     }
 }
 
-/// Over the test driver with two GPUs: who reads where the messages are, who gets copies, and why.
+/// Over the test driver with two GPUs: which subscribers read the messages in place, which get copies, and why.
 #[test]
 fn info_names_the_path_and_the_reason() {
     let realm = Realm::new();
@@ -374,7 +374,7 @@ fn info_names_the_path_and_the_reason() {
             .all(|reason| found.iter().any(|path| path.contains(reason)))
     });
     let text = realm.run(&["topic", "info", "seen"]).ok();
-    // A long reason goes on in the next line.
+    // The table wraps a long reason.
     let words: Vec<&str> = text.split_whitespace().collect();
     let text = words.join(" ");
     for path in &found {
@@ -451,7 +451,7 @@ fn rates_are_measured() {
             "{report}"
         );
     }
-    // What a rate is depends on how the machine lets the reader go on; it fits the intervals all the same.
+    // The rate depends on the machine, but always matches the mean interval.
     let rate = hz["rate_hz"].as_f64().unwrap();
     let mean_s = hz["interval_mean_ms"].as_f64().unwrap() / 1e3;
     assert!((rate * mean_s - 1.0).abs() < 0.01, "{hz}");
@@ -482,14 +482,14 @@ fn control_c_ends_with_a_last_report() {
     assert!(is_notice(&run.stderr), "{run:?}");
     let reports = lines(&run.ok());
     assert_eq!((reports.len(), &reports[0]["messages"]), (1, &5.into()));
-    // Whoever was interrupted has left in good order.
+    // The interrupted commands have left their daemon in order.
     assert_eq!(realm.json(&["status"])["clients_reaped"], 0);
 }
 
 #[test]
 fn a_closed_pipe_is_no_failure() {
     let realm = Realm::new();
-    // Reliable, so that no line about missed messages comes first.
+    // Reliable, so that the command prints no line about missed messages first.
     let mut echo = realm.spawn(&["topic", "echo", "t", "--reliable"]);
     realm.wait_for_subscribers("t", 1);
     let mut publisher = realm.spawn(&["topic", "pub", "t", "--text", "line", "--rate", "200"]);
@@ -522,7 +522,7 @@ fn an_empty_standard_input_is_said_and_publishes_nothing() {
         assert_eq!(run.code, 1);
         assert!(run.stderr.contains(words), "{}", run.stderr);
     }
-    // One that is asked for is published.
+    // An empty message that the user asks for is published.
     let empty = realm.json(&["topic", "pub", "t", "--text", ""]);
     assert_eq!(
         (&empty["messages"], &empty["bytes"]),
@@ -530,7 +530,7 @@ fn an_empty_standard_input_is_said_and_publishes_nothing() {
     );
 }
 
-/// A first Ctrl-C was not noticed until input came.
+/// The first Ctrl-C must end the command even if no input comes.
 #[test]
 fn one_ctrl_c_ends_a_publisher_that_reads_standard_input() {
     let realm = Realm::new();
@@ -548,7 +548,7 @@ fn one_ctrl_c_ends_a_publisher_that_reads_standard_input() {
             .unwrap();
         let mut input = child.stdin.take().unwrap();
         input.write_all(b"half a line").unwrap();
-        // Read: it handles signals before that.
+        // The command has read the input, so it has installed its signal handlers.
         until("the input to be read", || {
             rustix::io::ioctl_fionread(&input).unwrap() == 0
         });

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use support::{finish, interrupt, until, Realm, Run, LIMIT};
 
-/// Puts a script into the realm's folder as `ffmpeg`; it notes its arguments in `arguments`, one per line.
+/// Writes a script into the realm's folder as `ffmpeg`. The script writes its arguments to `arguments`, one per line.
 fn stand_in(realm: &Realm, script: &str) -> PathBuf {
     let folder = realm.path("bin");
     std::fs::create_dir_all(&folder).unwrap();
@@ -120,7 +120,7 @@ fn a_camera_is_read_until_ctrl_c_which_ends_ffmpeg() {
     );
 }
 
-/// A camera that gives nothing keeps nobody from Ctrl-C.
+/// Ctrl-C must end the command while a camera gives no pictures.
 #[test]
 fn a_camera_without_pictures_can_be_interrupted() {
     let realm = Realm::new();

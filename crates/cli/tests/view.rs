@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Child;
 use support::{finish, interrupt, Realm, Run, LIMIT};
 
-/// What it prints when it listens.
+/// The document that the command prints when it listens.
 fn listening(view: &mut Child) -> Value {
     let mut line = String::new();
     let mut lines = BufReader::new(view.stdout.as_mut().unwrap());
@@ -76,7 +76,7 @@ fn a_token_is_read_from_a_file() {
     assert_eq!(finish(view).code, 0);
 }
 
-/// A token is no good in a terminal, and 127.0.0.1 none on another host: what to put there instead is told.
+/// The printed address has neither the token nor a name for other hosts, so the text must say what to put there.
 #[test]
 fn an_address_for_others_says_what_to_put_into_it() {
     let realm = Realm::new();

@@ -1,29 +1,29 @@
-//! What lies beside a message that was made elsewhere: in a recording, or in another system.
+//! Tag, tensor, attachment and parts of a message that comes from a recording or another system, to publish it with them.
 
 use crate::header::Header;
 use crate::parts::part_entry;
 use rgaps_layout::{MAX_ATTACHMENT_BYTES, MAX_MESSAGE_PARTS, MAX_PART_NAME};
 use rgaps_topic::{Metadata, Tensor};
 
-/// What lies beside a message that was made elsewhere: see [`SetMetadata::set_beside`](crate::bindings::SetMetadata::set_beside).
+/// Everything that travels beside a message's bytes: see [`SetMetadata::set_beside`](crate::bindings::SetMetadata::set_beside).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Beside {
-    /// The number that its publisher set.
+    /// The number that the publisher set; 0 if it set none.
     pub tag: u64,
-    /// Its array; None if it is not one array.
+    /// Element type, shape and strides; None if the message is not one array.
     pub tensor: Option<Tensor>,
     /// Attachment and parts.
     pub metadata: Metadata,
 }
 
 impl Beside {
-    /// Attaches a header, before any part.
+    /// Attaches a header. Call it before any `add_part`. An error says why the header is invalid or too long.
     pub fn set_header(&mut self, header: &Header) -> Result<(), String> {
         let bytes = header.encode().map_err(|error| error.to_string())?;
         self.attach(&bytes, true)
     }
 
-    /// Attaches bytes, before any part. `is_header`: its publisher says that they are one.
+    /// Attaches bytes. Call it before any `add_part`. `is_header`: the publisher marked the bytes as an encoded header.
     pub fn attach(&mut self, bytes: &[u8], is_header: bool) -> Result<(), String> {
         match self.metadata.set_attachment(bytes, is_header) {
             true => Ok(()),
@@ -34,7 +34,7 @@ impl Beside {
         }
     }
 
-    /// Adds a part: an array at `offset` in the message.
+    /// Adds a part: an array of `bytes` bytes at `offset` in the message.
     pub fn add_part(
         &mut self,
         name: &str,

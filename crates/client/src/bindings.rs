@@ -1,8 +1,8 @@
-//! What the bindings for Python and C need besides the interface of the crate `rgaps`, which does not export it. Recordings and
-//! bridges need some of it, too: they publish messages that others have published before.
+//! Methods for the bindings of Python and C, which the crate `rgaps` does not export. Recordings and bridges use some of them
+//! to publish messages again that others have published.
 //!
-//! Python waits for slow subscribers by itself, so that it can release its global lock and look for signals meanwhile; it
-//! then publishes without waiting. Both languages read and copy what lies beside a loan that is still being filled.
+//! Python waits for slow subscribers by itself, so that it can release its global lock and handle signals meanwhile; it
+//! then publishes without waiting. Both languages read and copy the metadata of a loan that is still being filled.
 
 pub use crate::beside::Beside;
 pub use crate::qos::Patience;
@@ -18,11 +18,11 @@ pub trait PatientLoan {
     /// Publishes behind the work queued on `stream`; `patience` says how long to wait for slow reliable subscribers.
     fn publish_with(self, stream: Stream, patience: Patience) -> Result<u64, Unpublished>;
 
-    /// Publishes; when the deadline of slow reliable subscribers is over, tries again as long as `goes_on` says so.
+    /// Publishes. Tries again after each [`PublishError::BackPressured`] as long as `goes_on` returns true.
     fn publish_while(self, goes_on: impl Fn() -> bool) -> Result<u64, Unpublished>;
 }
 
-/// What a caller who waits for slow subscribers by itself asks a [`Publisher`](crate::Publisher).
+/// A [`Publisher`](crate::Publisher), for a caller that waits for slow subscribers by itself.
 #[doc(hidden)]
 pub trait PatientPublisher {
     /// The error that a publish of `bytes` bytes would return if its deadline were over now; `None` if it would succeed.
@@ -32,18 +32,16 @@ pub trait PatientPublisher {
 /// A [`Loan`](crate::Loan) or a [`Sample`](crate::Sample).
 #[doc(hidden)]
 pub trait WithMetadata {
-    /// Attachment and parts as they lie beside the message.
+    /// The encoded attachment and parts. None: the message has neither.
     fn metadata(&self) -> Option<&Metadata>;
 }
 
-/// A [`Loan`](crate::Loan), which takes over what lay beside another message.
+/// A [`Loan`](crate::Loan) that gets the metadata of another message.
 #[doc(hidden)]
 pub trait SetMetadata {
-    /// Takes over the attachment and the parts of another message, as they lay beside it. False: they are not what their
-    /// lengths say.
+    /// Sets the encoded attachment and parts of another message. False: `bytes` does not fit `lengths`, and nothing is set.
     fn set_metadata(&mut self, lengths: MetadataLengths, bytes: &[u8]) -> bool;
 
-    /// Takes over all that lay beside another message: its tag, its array, its attachment and parts. An error: why they cannot
-    /// lie beside this one, in words.
+    /// Sets tag, tensor, attachment and parts of another message. An error says why they do not fit this loan.
     fn set_beside(&mut self, beside: &Beside) -> Result<(), String>;
 }

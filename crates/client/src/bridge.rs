@@ -1,14 +1,15 @@
-//! Device topics meet ordinary ones: what kernels publish, subscribers on hosts receive, and the reverse.
+//! Bridges between device topics and ordinary topics: hosts receive messages that kernels publish, and the reverse.
 //!
-//! A [`Bridge`] is a thread that copies messages from one to the other, in the order of their publishing. Where kernels
-//! publish, it is a reliable subscriber of the device topic, in a seat of its own, and a publisher of the ordinary topic; it
-//! releases a message in the device topic when it has published it. So reliable subscribers on hosts hold the kernel back once
-//! the history of the ordinary topic is full, and nothing is lost when the process ends: the next bridge goes on in the same
-//! seat. Where hosts publish, it is a reliable subscriber of the ordinary topic and the publisher of the device topic.
+//! A [`Bridge`] is a thread that copies messages from one topic to the other, in the order of publishing. Where kernels
+//! publish, it is a reliable subscriber of the device topic, in a seat of its own, and a publisher of the ordinary topic. It
+//! releases a message in the device topic after publishing it in the ordinary one. So reliable subscribers on hosts back-pressure
+//! the kernel once the history of the ordinary topic is full, and no message is lost when the process ends: the next bridge
+//! continues in the same seat. Where hosts publish, it is a reliable subscriber of the ordinary topic and the publisher of the
+//! device topic.
 //!
-//! The thread also tells the daemon once a second what the device topic is and how far everybody is. Listings show it, and other
-//! processes open the device topic by its name ([`Node::open_device`]). The daemon's answer names the seats that end, of processes that died
-//! and of subscribers for which the publisher has waited too long.
+//! Once a second the thread reports the device topic and the state of its seats to the daemon. Listings show them, and other
+//! processes open the device topic by its name ([`Node::open_device`]). The daemon answers with the seats to end: those of dead
+//! processes, and of subscribers for which the publisher has waited too long.
 
 use crate::client::{block_signals, Conductor};
 use crate::{
@@ -25,17 +26,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Messages that the ordinary topic keeps, at most as many as the device topic.
+/// How many messages the ordinary topic keeps, or fewer if the device topic's ring is shorter.
 const HISTORY_MAX: u32 = 64;
-/// How often the daemon hears of it.
+/// How often the thread reports to the daemon.
 const REPORT_PERIOD: Duration = Duration::from_secs(1);
-/// How long the thread waits in one go; then it looks whether it is to end.
+/// The longest single wait, after which the thread checks whether it must stop.
 const WAIT: Duration = Duration::from_millis(50);
-/// Between two looks at a device topic that has nothing new: doubled from the first to the second.
+/// Pauses between two polls of a device topic without new messages: each is twice the last, from the first to the second.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 
-/// In which direction messages go.
+/// The direction in which a bridge copies messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Kernels publish, hosts receive.
@@ -44,20 +45,20 @@ pub enum Direction {
     ToKernels,
 }
 
-/// Forwards messages between a device topic and an ordinary one, until it is dropped.
+/// Forwards messages between a device topic and an ordinary one, in a thread of its own, until it is dropped.
 pub struct Bridge {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What has been forwarded.
+/// Counters of a [`Bridge`] since it began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BridgeFigures {
-    /// Messages.
+    /// Messages that were forwarded.
     pub forwarded: u64,
-    /// Messages that could not be: larger than a block, or aborted.
+    /// Messages that were skipped: larger than a block of the device topic, aborted, or invalid.
     pub refused: u64,
-    /// Why the bridge has ended by itself.
+    /// Why the bridge has ended by itself; `None` while it runs.
     pub failure: Option<String>,
 }
 
@@ -81,30 +82,32 @@ enum BridgeError {
     Recv(#[from] RecvError),
 }
 
-/// What the thread has of both topics.
+/// The state of the bridge's thread.
 struct Worker {
     shared: Arc<Shared>,
     topic: Arc<DeviceTopic>,
     conductor: Arc<Conductor>,
     member: Member,
     direction: Direction,
-    /// Of the bridge, where kernels publish.
+    /// The bridge's seat in the device topic. None: hosts publish.
     seat: Option<u32>,
     next_report: Instant,
-    /// Subscribers that were evicted because the daemon said so.
+    /// How many subscribers this bridge evicted at the daemon's request.
     evictions: u64,
+    /// Held so that no other process forwards messages of this device topic.
     _lock: OwnedFd,
 }
 
-/// The ends of a bridge.
+/// The subscriber and the publisher of a bridge.
 enum Ends {
     ToHosts(HostSubscriber, Publisher, Option<CudaStream>),
     ToKernels(Subscriber, HostPublisher),
 }
 
 impl Node {
-    /// Forwards messages between a device topic and the ordinary topic `name`, in the same domain. Errors:
-    /// [`OpenError::Device`] if another process does so already, or all seats are taken.
+    /// Starts to forward messages between a device topic and the ordinary topic `name`, in the same domain. Errors:
+    /// [`OpenError::Device`] if another bridge forwards the device topic, or all seats are taken; [`OpenError::Client`] if the
+    /// daemon refuses; [`OpenError::Thread`].
     pub fn bridge(
         &self,
         name: &str,
@@ -148,7 +151,7 @@ impl Node {
             evictions: 0,
             _lock: lock,
         };
-        // Whoever has got the bridge finds the topic by its name.
+        // Report before returning, so that the device topic can be opened by its name from then on.
         worker.report()?;
         let thread = std::thread::Builder::new().name("rgaps-bridge".to_owned());
         let thread = thread.spawn(move || worker.run(ends));
@@ -160,7 +163,10 @@ impl Node {
     }
 
     /// Opens the device topic that a bridge forwards to or from the topic `name`. `domain` is the GPU whose kernels use it;
-    /// none takes that where it lies. Seats that are taken in it become free when this process has ended.
+    /// `None`: the GPU that holds the device topic. The seats that this process takes become free when it has ended.
+    ///
+    /// Errors: [`OpenError::Client`] if the daemon knows no such device topic or does not permit the role,
+    /// [`OpenError::Device`] if the topic cannot be mapped for `domain`.
     pub fn open_device(
         &self,
         name: &str,
@@ -179,7 +185,7 @@ impl Node {
 }
 
 impl Bridge {
-    /// What it has forwarded.
+    /// The counters of this bridge, and whether it has failed.
     pub fn figures(&self) -> BridgeFigures {
         let failure = self.shared.failure.lock();
         BridgeFigures {
@@ -243,7 +249,7 @@ impl Worker {
                     return Ok(());
                 };
                 copy(&mut loan, &message, stream)?;
-                // Before others see the copy.
+                // Fails if the bridge was evicted, in which case the copied bytes may be wrong. Must come before publishing.
                 subscriber.check_held()?;
                 loan.set_tag(message.sequence);
                 if !self.publish(loan)? {
@@ -256,7 +262,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Waits for memory; none: the bridge is to end.
+    /// Takes a loan, and waits for memory. None: the bridge must stop.
     fn loan(&mut self, publisher: &Publisher, bytes: u64) -> Result<Option<Loan>, BridgeError> {
         loop {
             match publisher.loan(bytes) {
@@ -273,7 +279,7 @@ impl Worker {
         }
     }
 
-    /// Waits for reliable subscribers; false: the bridge is to end.
+    /// Publishes a loan, and waits for reliable subscribers. False: the bridge must stop.
     fn publish(&mut self, mut loan: Loan) -> Result<bool, BridgeError> {
         loop {
             match loan.publish_on(Stream::NONE) {
@@ -333,8 +339,8 @@ impl Worker {
             }
         }
         while !self.is_stopped() {
-            // SAFETY: the sample's bytes can be read while it is held, in the domain of the device topic, in which the
-            // subscriber reads.
+            // SAFETY: `Node::bridge` made the subscriber read in the domain of the device topic, and the caller holds the sample
+            // during this call, so its bytes stay readable at this address.
             match unsafe { publisher.publish(sample.address(), sample.len())? } {
                 Ok(_) => {
                     self.shared.forwarded.fetch_add(1, Ordering::Relaxed);
@@ -358,7 +364,7 @@ impl Worker {
         if Instant::now() < self.next_report {
             return;
         }
-        // It is for listings and for those who come; the next report may succeed.
+        // Forwarding does not depend on reports, and the next report may succeed.
         if let Err(error) = self.report() {
             tracing::debug!(%error, "the daemon did not hear of a device topic");
         }
@@ -378,7 +384,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Does what the daemon wants done with a seat.
+    /// Frees or evicts a seat at the daemon's request. Does nothing if the seat has another owner by now.
     fn end_seat(&mut self, end: SeatEnd) -> Result<(), DeviceError> {
         let owner = self.topic.owners().get(end.seat as usize).copied();
         if owner != Some(end.owner) {
@@ -433,16 +439,16 @@ impl Worker {
     }
 }
 
-/// Copies a message into a loan, and waits.
+/// Copies a message of the device topic into a loan, and waits until the copy is complete.
 fn copy(
     loan: &mut Loan,
     message: &Waiting,
     stream: Option<&CudaStream>,
 ) -> Result<(), BridgeError> {
-    // Never the default stream, which waits for kernels of other streams.
+    // On a GPU never the default stream, which would wait for the kernels of other streams: they may run for ever.
     let handle = stream.map_or(Stream(0), CudaStream::handle);
-    // SAFETY: the message's bytes stay until it is released, which is after this copy has been waited for; a wait fails only
-    // with the context, and then its work has ended.
+    // SAFETY: the message's bytes stay until the bridge releases it, after this function has waited for the copy. That wait fails
+    // only if the CUDA context is lost, and then the context's work has ended.
     unsafe { loan.copy_from_on(0, message.address, message.bytes, handle)? };
     if stream.is_some() {
         loan.wait_for(handle)?;

@@ -1,4 +1,9 @@
-//! Deferred releases: samples whose blocks GPU work still reads when the program drops them.
+//! Deferred releases: a dropped sample whose block GPU work still reads keeps its bit in the holder word until that work has
+//! finished.
+//!
+//! A release that waits for one point goes to the subscriber's list in shared memory, where the publisher finds it. A release that
+//! waits for several streams, or for a stream that is capturing a graph, stays in this process; a chore of the client tries
+//! again to move it to the list.
 
 use crate::client::{add_chore, ClientContext, PoolMapping, WorkEnd};
 use crate::pending::Pause;
@@ -8,9 +13,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
-/// The holds that a subscriber releases later.
+/// The deferred releases of one subscriber.
 pub(crate) struct DeferredReleases {
-    /// How many there are, so that a look for none costs a load.
+    /// How many there are, so that `tidy` costs one load when there is none.
     waiting: AtomicUsize,
     state: Mutex<ReleaseLists>,
     storage: Shared,
@@ -18,18 +23,18 @@ pub(crate) struct DeferredReleases {
 
 struct ReleaseLists {
     list: ReleaseList<Shared>,
-    /// What cannot go to the list yet: it waits for several streams, or for one that captures a graph.
+    /// Releases that cannot go to the list yet: they wait for several streams, or for one that captures a graph.
     unplaced: Vec<UnplacedRelease>,
-    /// Somebody looks after those.
+    /// Whether a chore calls `tidy_now` for `unplaced`.
     is_watched: bool,
 }
 
-/// A hold that several streams have to pass.
+/// A release that waits until all its points have passed.
 struct UnplacedRelease {
     held: Held<Shared>,
     mapping: Arc<PoolMapping>,
     points: Vec<Point>,
-    /// Streams that cannot be asked now.
+    /// Streams on which no point could be queued yet.
     unasked: Vec<Recorded>,
 }
 
@@ -37,7 +42,7 @@ struct UnplacedRelease {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Recorded {
     stream: Stream,
-    /// The thread whose stream it is, of the handle that means each thread's own.
+    /// For `CU_STREAM_PER_THREAD`: the thread whose stream it is. None for all other handles.
     thread: Option<ThreadId>,
 }
 
@@ -51,7 +56,7 @@ impl Recorded {
         thread: None,
     };
 
-    /// What the handle means to this thread.
+    /// The stream that the handle means in the calling thread.
     pub(crate) fn here(stream: Stream) -> Recorded {
         Recorded {
             stream,
@@ -64,7 +69,8 @@ impl Recorded {
             .is_none_or(|thread| thread == std::thread::current().id())
     }
 
-    /// When its work so far ends. Another thread's own stream cannot be asked: all work is waited for.
+    /// When the work queued on the stream so far ends. Only its own thread can query a per-thread stream; for another thread's, a
+    /// point behind all work of the context stands in.
     fn ask(self, mapping: &PoolMapping, client: &ClientContext) -> WorkEnd {
         match self.is_own() {
             true => mapping.ask(client, self.stream),
@@ -72,11 +78,11 @@ impl Recorded {
         }
     }
 
-    /// The same for one that could not be asked before, because it captures a graph.
+    /// The same for a stream that was capturing a graph when it was asked before.
     pub(crate) fn ask_again(self, mapping: &PoolMapping, client: &ClientContext) -> WorkEnd {
         match self.is_own() {
             true => mapping.ask(client, self.stream),
-            // Its thread does.
+            // Only its own thread can ask it.
             false if !client.zone.is_gpu_lost() => WorkEnd::Later,
             false => WorkEnd::Done,
         }
@@ -97,7 +103,7 @@ impl DeferredReleases {
     }
 
     fn lock(&self) -> MutexGuard<'_, ReleaseLists> {
-        // Nothing in there panics half-way through a change.
+        // A poisoned lock is safe to use: nothing under it panics half-way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -134,13 +140,13 @@ impl DeferredReleases {
         }
     }
 
-    /// Has what is gathered looked after: its publisher cannot.
+    /// Adds a chore that tidies `unplaced` until it is empty. Publishers cannot see these releases.
     fn watch(self: &Arc<Self>, client: &ClientContext) {
         let deferred = Arc::downgrade(self);
         let zone = Arc::downgrade(&client.zone);
         let conductor = Arc::downgrade(&client.conductor);
         add_chore(Box::new(move || {
-            // Whoever drops these waits for what is gathered himself.
+            // A subscriber that is dropped waits for its releases itself.
             let (Some(zone), Some(conductor)) = (zone.upgrade(), conductor.upgrade()) else {
                 return true;
             };
@@ -154,7 +160,7 @@ impl DeferredReleases {
         }));
     }
 
-    /// Does what can be done now.
+    /// Releases what has passed its points, and moves releases to the list where possible.
     #[inline]
     pub(crate) fn tidy(&self, client: &ClientContext) {
         if self.waiting.load(Ordering::Relaxed) != 0 {
@@ -162,7 +168,7 @@ impl DeferredReleases {
         }
     }
 
-    /// Whether nothing is left.
+    /// Whether no deferred release is left.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) == 0
     }
@@ -195,7 +201,7 @@ impl DeferredReleases {
         outcome
     }
 
-    /// Puts a hold on the list; where that is full, waits for the oldest on it.
+    /// Puts a hold on the list. If the list is full, waits until a release on it has passed.
     fn push(
         &self,
         client: &ClientContext,
@@ -222,7 +228,8 @@ impl DeferredReleases {
     }
 }
 
-/// Puts a hold that waits for one point at most where it goes.
+/// Releases a hold that waits for nothing, and puts one that waits for a single point on the list. Err: it waits for more, or the list
+/// is full.
 fn push_unplaced(
     list: &mut ReleaseList<Shared>,
     unplaced: UnplacedRelease,

@@ -20,7 +20,7 @@ pub enum OpenError {
     /// A device topic cannot be made, opened or forwarded.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The system gave no thread or descriptor.
+    /// The operating system could not create a thread or a file descriptor.
     #[error("the system gave no thread or descriptor: {0}; raise the limits of the process (ulimit -u, ulimit -n)")]
     Thread(String),
     /// The processor has no lock-free 128-bit compare-and-swap, which the shared memory needs.
@@ -44,7 +44,7 @@ pub enum LoanError {
         /// The daemon's explanation.
         reason: String,
     },
-    /// The message is larger than the pool, or than the limit of the history, and can never fit.
+    /// The message is larger than the pool's cap, or than the history's limit of bytes, so waiting does not help.
     #[error(
         "a message of {bytes} bytes for topic '{topic}' is over the limit of {limit} bytes; {advice}"
     )]
@@ -146,7 +146,7 @@ pub enum PublishError {
         /// How long the publisher waited for them.
         waited: Duration,
     },
-    /// Another process changed the loan's holder word. The block is lost.
+    /// Another process changed the loan's holder word, so this publisher cannot use the block. The text is the topic.
     #[error(
         "the loan on topic '{0}' was taken away: another process of the realm violates the protocol; restart \
          processes with another version of rgaps, then take a new loan"
@@ -211,7 +211,7 @@ impl From<Unpublished> for PutError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecvError {
-    /// No message arrived before the time-out.
+    /// No message arrived before the time-out. The text is the topic.
     #[error("no message on topic '{0}' within the time-out")]
     TimedOut(String),
     /// The subscriber holds `max_held` samples.
@@ -253,7 +253,7 @@ pub enum RecvError {
         /// The message's sequence number at its publisher.
         sequence: u64,
     },
-    /// The GPU work that writes the message did not finish before the time-out.
+    /// The GPU work that writes the message did not finish before the time-out. The sample stays valid.
     #[error("message {sequence} on topic '{topic}' is unfinished: its publisher's GPU is still writing it; call synchronize() with a longer time-out")]
     Unfinished {
         /// Topic.

@@ -32,9 +32,9 @@ const FRAME_ID: &str = "frame_id";
 /// language can read it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Header {
-    /// When the data was captured: nanoseconds since 1970-01-01 UTC.
+    /// When the data was captured: nanoseconds since 1970-01-01 UTC. `None`: the header has no such key.
     pub capture_ns: Option<u64>,
-    /// The coordinate frame or the sensor that the data belongs to.
+    /// The coordinate frame or the sensor that the data belongs to. `None`: the header has no such key.
     pub frame_id: Option<String>,
     /// All other keys; their meaning is up to the application.
     pub values: BTreeMap<String, Value>,
@@ -111,7 +111,7 @@ impl Header {
         *self == Header::default()
     }
 
-    /// Encodes the header in MessagePack.
+    /// Encodes the header in MessagePack. Errors: [`HeaderError::TooLarge`], [`HeaderError::TooDeep`], [`HeaderError::Reserved`].
     pub fn encode(&self) -> Result<Vec<u8>, HeaderError> {
         let fixed = [
             (CAPTURE_NS, self.capture_ns.map(rmpv::Value::from)),
@@ -136,7 +136,7 @@ impl Header {
         }
     }
 
-    /// Decodes a header from MessagePack.
+    /// Decodes a header from MessagePack. Errors: [`HeaderError::TooLarge`], [`HeaderError::TooDeep`], [`HeaderError::Malformed`].
     pub fn decode(bytes: &[u8]) -> Result<Header, HeaderError> {
         if bytes.len() > MAX_ATTACHMENT_BYTES {
             return Err(HeaderError::TooLarge { bytes: bytes.len() });
@@ -176,7 +176,7 @@ fn malformed(reason: impl ToString) -> HeaderError {
     }
 }
 
-/// `depth` containers are around the value.
+/// Converts a value that lies inside `depth` containers.
 fn to_msgpack(value: &Value, depth: usize) -> Result<rmpv::Value, HeaderError> {
     let is_container = matches!(value, Value::List(_) | Value::Map(_));
     if is_container && depth >= HEADER_DEPTH_MAX {
@@ -394,7 +394,7 @@ mod tests {
             if let Ok(mut bytes) = header.encode() {
                 let at = at.index(bytes.len());
                 bytes[at] = byte;
-                // What is read can be written again.
+                // A header that was decoded can be encoded again.
                 if let Ok(header) = Header::decode(&bytes) {
                     let again = header.encode().unwrap();
                     prop_assert_eq!(Header::decode(&again).is_ok(), true);

@@ -1,4 +1,4 @@
-//! What a subscriber knows of the samples that it holds.
+//! The samples that a subscriber holds: a slot for each, with the state that the sample's clones share.
 
 use crate::deferred_release::Recorded;
 use rgaps_pool::Stream;
@@ -7,17 +7,16 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A slot for each sample that may be held, with what its clones share, and how many are. All of it is
-/// there from the start, so that receiving allocates nothing.
+/// A slot for each of the `max_held` samples. All slots are allocated at the start, so that receiving allocates nothing.
 pub(crate) struct Holds {
     slots: Box<[HeldSlot]>,
     free: FreeSlots,
-    /// Samples that took a slot, ever, and those of them that left it; both wrap around.
+    /// How many samples have ever taken a slot (`entered`) and left one (`ended`); both wrap around. The difference is held now.
     entered: AtomicU32,
     ended: AtomicU32,
 }
 
-/// What the clones of a sample share.
+/// The state that the clones of a sample share.
 struct HeldSlot {
     clones: AtomicU32,
     described: UnsafeCell<Described>,
@@ -25,19 +24,18 @@ struct HeldSlot {
     streams: Mutex<Vec<Recorded>>,
 }
 
-/// What a descriptor says of its message that few messages have.
+/// The optional contents of a descriptor, which few messages have.
 #[derive(Default)]
 struct Described {
     tensor: Option<Tensor>,
     has_metadata: bool,
-    /// Keeps its memory for the slot's next sample.
+    /// Valid if `has_metadata`. Its memory stays for the slot's next sample.
     metadata: Metadata,
 }
 
-// SAFETY: `described` is all that is not for several threads by itself. It is written by `enter` only, by
-// the one thread at a time that takes slots out of `free`, when no clone of a sample is there; while
-// there are clones it is only read. The last one to go gives the slot back, after it has seen the others
-// go (`remove`), and whoever takes it next sees that it did (`FreeSlots`).
+// SAFETY: `described` is the only field that is not `Sync` by itself. Only `enter` writes it, for a slot that was free and so has no
+// clones; its callers take slots one thread at a time. While a slot has clones, threads only read it. The thread that drops the last
+// clone has acquired all other drops (`remove`) before it gives the slot back, and `FreeSlots` orders that before the next `enter`.
 unsafe impl Sync for HeldSlot {}
 
 impl Holds {
@@ -55,12 +53,12 @@ impl Holds {
         }
     }
 
-    /// A slot, if fewer than the limit are in use.
+    /// A free slot. None: all are in use.
     pub(crate) fn free_slot(&self) -> Option<u32> {
         self.free.first()
     }
 
-    /// The sample that `reader` took last takes its slot, with one clone. Returns how many are held now.
+    /// Gives the slot `hold` to the sample that `reader` took last, with one clone. Returns how many samples are held now.
     ///
     /// # Safety
     /// The slot came from [`free_slot`](Self::free_slot), and no sample has taken it since. One thread at a time
@@ -68,48 +66,48 @@ impl Holds {
     pub(crate) unsafe fn enter(&self, hold: u32, reader: &mut Reader<Shared>) -> u32 {
         let slot = &self.slots[hold as usize];
         self.free.take(hold);
-        // SAFETY: our caller, the only thread that takes slots, found this one free, and has taken it now: nobody else
-        // gets it before it is given back.
+        // SAFETY: the caller promises that the slot was free and that only one thread at a time takes slots. `free.take` above took
+        // it, so no other thread gets it before `end` gives it back, and no clone reads it.
         let described = unsafe { &mut *slot.described.get() };
         match reader.tensor() {
             Some(tensor) => described.tensor = Some(*tensor),
-            // Which writes no more than that.
+            // Assigning `None` in a branch of its own writes only the discriminant.
             None => described.tensor = None,
         }
         described.has_metadata = reader.swap_metadata(&mut described.metadata);
         slot.clones.store(1, Ordering::Relaxed);
-        // One writer, so no read-modify-write.
+        // Only one thread at a time writes this, so no read-modify-write.
         let entered = self.entered.load(Ordering::Relaxed).wrapping_add(1);
         self.entered.store(entered, Ordering::Relaxed);
         entered.wrapping_sub(self.ended.load(Ordering::Relaxed))
     }
 
-    /// A sample leaves its slot. Returns how many are held now.
+    /// Frees a sample's slot. Returns how many samples are held now.
     pub(crate) fn end(&self, hold: u32) -> u32 {
-        // Whoever sees that a sample has ended has seen that it had entered.
+        // Release: a thread that acquires this `ended` also sees the sample's `entered`, so the difference is never negative.
         let ended = self.ended.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
         let held = self.entered.load(Ordering::Relaxed).wrapping_sub(ended);
         self.free.give(hold);
         held
     }
 
-    /// What the message is, if it is a tensor.
+    /// The sample's tensor. None: the message is not a tensor.
     ///
     /// # Safety
     /// A clone of the sample in that slot lives as long as the result.
     pub(crate) unsafe fn tensor(&self, hold: u32) -> Option<&Tensor> {
-        // SAFETY: our caller promises that a clone of the slot's sample lives as long as the result. Only `enter` writes `described`, in a slot
-        // that is free, and the slot is free only after the last clone has ended.
+        // SAFETY: the caller promises that a clone of the slot's sample lives as long as the result. Only `enter` writes `described`, in
+        // a slot that is free, and the slot is free only after the last clone has ended.
         unsafe { (*self.slots[hold as usize].described.get()).tensor.as_ref() }
     }
 
-    /// The message's attachment and parts, if it has either.
+    /// The message's attachment and parts. None: it has neither.
     ///
     /// # Safety
     /// A clone of the sample in that slot lives as long as the result.
     pub(crate) unsafe fn metadata(&self, hold: u32) -> Option<&Metadata> {
-        // SAFETY: our caller promises that a clone of the slot's sample lives as long as the result. Only `enter` writes `described`, in a slot
-        // that is free, and the slot is free only after the last clone has ended.
+        // SAFETY: the caller promises that a clone of the slot's sample lives as long as the result. Only `enter` writes `described`, in
+        // a slot that is free, and the slot is free only after the last clone has ended.
         let described = unsafe { &*self.slots[hold as usize].described.get() };
         described.has_metadata.then_some(&described.metadata)
     }
@@ -119,7 +117,7 @@ impl Holds {
         streams.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers that work on a stream reads the sample.
+    /// Records that work on a stream may read the sample.
     pub(crate) fn record(&self, hold: u32, stream: Stream) {
         let stream = Recorded::here(stream);
         let mut streams = self.streams(hold);
@@ -128,16 +126,17 @@ impl Holds {
         }
     }
 
+    /// Counts one more clone.
     pub(crate) fn add(&self, hold: u32) {
-        // Relaxed, like Arc: whoever clones holds a clone already.
+        // Relaxed, as in `Arc`: the caller has a clone already.
         self.slots[hold as usize]
             .clones
             .fetch_add(1, Ordering::Relaxed);
     }
 
-    /// True: that was the last one.
+    /// Counts one clone less. True: it was the last one.
     pub(crate) fn remove(&self, hold: u32) -> bool {
-        // Release what this clone's user read, acquire what the others' did, like Arc.
+        // As in `Arc`: release the reads of this clone, and acquire those of the others.
         self.slots[hold as usize]
             .clones
             .fetch_sub(1, Ordering::AcqRel)

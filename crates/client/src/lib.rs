@@ -1,7 +1,7 @@
-//! The client of the daemon: nodes, publishers, subscribers, and what is underneath.
+//! The client of the daemon: nodes, publishers and subscribers, with the memory, streams and connection behind them.
 //!
-//! The crate `rgaps` exports the part that users see, and explains it. [`links`] is for the process that carries topics to
-//! other hosts, [`bindings`] for other languages: both offer more of the same types, as traits. These
+//! The crate `rgaps` exports and explains the part that users see. Two modules add methods to the same types, as traits:
+//! [`links`] for the process that carries topics to other hosts, [`bindings`] for other languages. The traits
 //! are `doc(hidden)`, since rustdoc would list them with the types that `rgaps` exports.
 
 #![warn(clippy::too_many_lines)]

@@ -1,8 +1,8 @@
-//! What only `rgaps-links`, the process that carries topics to other hosts, needs of a client.
+//! Methods for `rgaps-links`, the process that carries topics to other hosts.
 //!
-//! It is a client like any other, and more: it tells the daemon what the links do, publishes messages that other
-//! processes published elsewhere, starts copies of messages that still arrive, and makes memory known to network cards.
-//! The daemon answers these requests to no other process. The crate `rgaps` does not export this module.
+//! It is a client with additional rights: it tells the daemon what the links do, publishes the messages of publishers on other
+//! hosts, starts copies of messages that still arrive, and registers memory with network cards. The daemon grants the
+//! requests of [`LinksNode`] to no other process. The crate `rgaps` does not export this module.
 
 pub use crate::bindings::{SetMetadata, WithMetadata};
 pub use crate::client::{GpuRange, HostMemory, MappedRange};
@@ -25,9 +25,10 @@ pub struct Interest {
     pub version: u64,
     /// A random number that changes with every daemon.
     pub daemon: u64,
-    /// `None` if nothing has changed.
+    /// One row per topic and member; `None` if nothing has changed since the version that the caller named.
     pub rows: Option<Vec<InterestRow>>,
-    /// Only in the first answer: the publishers of earlier `rgaps-links` processes, and how many messages each published.
+    /// Only in the first answer: the publishers of earlier `rgaps-links` processes, by incarnation, and how many messages each
+    /// published.
     pub departed: Vec<(u64, u64)>,
 }
 
@@ -37,7 +38,7 @@ pub trait LinksNode {
     /// The publishers and subscribers of this host, if they have changed since version `known`.
     fn interest(&self, known: u64) -> Result<Interest, ClientError>;
 
-    /// Tells the daemon for which hosts a subscriber reads.
+    /// Tells the daemon for which hosts' subscribers this subscriber of the links reads.
     fn stands_for(&self, subscriber: &Subscriber, hosts: Vec<RemoteRow>)
         -> Result<(), ClientError>;
 
@@ -54,49 +55,50 @@ pub trait LinksNode {
     fn set_figures(&self, figures: LinkFigures) -> Result<(), ClientError>;
 }
 
-/// More to configure of a [`NodeBuilder`](crate::NodeBuilder).
+/// Further settings of a [`NodeBuilder`](crate::NodeBuilder).
 #[doc(hidden)]
 pub trait LinksNodeBuilder {
     /// Sets the observer of host memory that this node maps.
     fn host_memory(self, watch: Arc<dyn HostMemory>) -> Self;
 }
 
-/// More to configure of a [`PublisherBuilder`](crate::PublisherBuilder).
+/// Further settings of a [`PublisherBuilder`](crate::PublisherBuilder).
 #[doc(hidden)]
 pub trait LinksPublisherBuilder {
     /// The path over which the messages of a remote publisher reach this host.
     fn arrives_over(self, over: ArrivalPath) -> Self;
 }
 
-/// More of a [`Publisher`], for messages of a publisher on another host.
+/// Further methods of a [`Publisher`] that represents a publisher on another host.
 #[doc(hidden)]
 pub trait LinksPublisher {
-    /// What was published so far is the history of a publisher on another host, and what follows is live.
+    /// Marks all messages published so far as history of the other host's publisher. Messages after this call are live.
     fn end_history(&self);
 
-    /// Whether publishing wakes nobody: more messages follow at once, and then [`ring`](Self::ring).
+    /// Sets whether publishing wakes no subscriber, for a caller that publishes several messages and then calls
+    /// [`ring`](Self::ring).
     fn set_quiet(&self, is_quiet: bool);
 
     /// Wakes subscribers that sleep and have unread messages.
     fn ring(&self);
 }
 
-/// More to configure of a [`SubscriberBuilder`](crate::SubscriberBuilder).
+/// Further settings of a [`SubscriberBuilder`](crate::SubscriberBuilder).
 #[doc(hidden)]
 pub trait LinksSubscriberBuilder {
-    /// Takes the history of publishers on other hosts as it arrives, to carry it on.
+    /// Makes the subscriber take the history of publishers on other hosts as it arrives, to send it on.
     fn of_links(self) -> Self;
 }
 
-/// More of a [`Subscriber`], for messages that go to other hosts.
+/// Further methods of a [`Subscriber`] whose messages go to other hosts.
 #[doc(hidden)]
 pub trait LinksSubscriber {
-    /// Publishers that have history, by [`Sample::publisher_id`](crate::Sample::publisher_id), with the number below which
-    /// their messages are history to whoever subscribes now.
+    /// The publishers that have history, by [`Sample::publisher_id`](crate::Sample::publisher_id), each with a sequence number:
+    /// messages below it are history for a subscriber that joins now.
     fn histories(&self) -> Vec<(u64, u64)>;
 }
 
-/// More of a [`Loan`](crate::Loan), for a message that arrives from another host.
+/// Further methods of a [`Loan`](crate::Loan) for a message that arrives from another host.
 #[doc(hidden)]
 pub trait LinksLoan {
     /// Sets when the message was published on its own host, converted to this host's clock.
@@ -111,9 +113,10 @@ pub trait LinksLoan {
 
     /// Starts copies to GPUs while the loan is still being filled. Each range passed to [`StreamingCopy::arrived`] is copied
     /// at once, the rest when the loan is published. For a loan in host memory these are the replicas for subscribers
-    /// that read on GPUs; for a loan with a staging buffer ([`stage`](Self::stage)), the loan's own bytes.
+    /// that read on GPUs; for a loan with a staging buffer ([`stage`](Self::stage)), the loan's own bytes. None for a loan on a
+    /// GPU without a staging buffer.
     fn begin_streaming_copy(&mut self) -> Option<StreamingCopy>;
 
-    /// Says how many messages between those of this publisher, up to this one, never reached this host: a running sum.
+    /// Sets how many messages of the other host's publisher before this one never reached this host: a running sum.
     fn set_missed_so_far(&mut self, missed: u64);
 }

@@ -8,20 +8,20 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long a listener for messages that is dropped may take to notice.
+/// How often a listener for messages checks whether it was dropped.
 const STOP_CHECK: Duration = Duration::from_millis(50);
-/// Pause between two attempts to wake a thread that may just be about to sleep.
+/// Pause between two attempts to wake the thread: an attempt just before it falls asleep has no effect.
 const WAKE_PAUSE: Duration = Duration::from_millis(1);
 
 /// Calls a handler in a thread of its own until it is dropped: with each message of a subscriber
-/// ([`Subscriber::listen`]), or when members of the other side come and go ([`Subscriber::on_matched`],
+/// ([`Subscriber::listen`]), or when members of the other side join or leave ([`Subscriber::on_matched`],
 /// [`Publisher::on_matched`](crate::Publisher::on_matched)). Dropping it waits until the handler has returned (unless the
 /// handler itself drops it).
 pub struct Listener {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     guard: ForkGuard,
-    /// Wakes the thread, if it sleeps for long.
+    /// Wakes the thread. None: the thread never sleeps long.
     wake: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Debug for Listener {
 }
 
 impl Listener {
-    /// Runs `body`, which returns when its flag is set.
+    /// Runs `body` in a new thread. `body` must return soon after its flag is set and `wake` was called.
     pub(crate) fn start(
         guard: &ForkGuard,
         wake: Option<Box<dyn Fn() + Send + Sync>>,
@@ -69,7 +69,7 @@ impl Listener {
                         let full = matches!(outcome, Err(RecvError::TooManyHeld { .. }));
                         handler(outcome);
                         if full {
-                            // Nothing can be read before samples are dropped elsewhere.
+                            // No message can be received until the program drops samples.
                             std::thread::park_timeout(STOP_CHECK);
                         }
                     }

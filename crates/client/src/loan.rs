@@ -1,4 +1,4 @@
-//! A block that is being filled.
+//! [`Loan`]: a block that a publisher is filling.
 
 use crate::bindings::{Beside, Patience, PatientLoan, SetMetadata, WithMetadata};
 use crate::links::LinksLoan;
@@ -20,17 +20,17 @@ pub struct Loan {
     pub(crate) bytes: u64,
     pub(crate) tag: u64,
     pub(crate) tensor: Option<Tensor>,
-    /// Attachment and parts, from the publisher's spare ones.
+    /// Attachment and parts, in one of the publisher's spare buffers. None: neither was set.
     pub(crate) metadata: Option<Box<Metadata>>,
-    /// Where work on the bytes was queued last, as far as we know.
+    /// The stream of the last copy into the loan; the default stream before the first copy.
     pub(crate) stream: Stream,
-    /// When it was published, if that was elsewhere.
+    /// When another host's publisher published the message, on this host's monotonic clock. None: when it is published here.
     pub(crate) publish_ns: Option<u64>,
-    /// Messages between those of its publisher, up to it, that never reached this host.
+    /// How many earlier messages of the other host's publisher never reached this host. 0 for a publisher of this host.
     pub(crate) missed_so_far: u64,
-    /// Where publishing failed last, so that work on that stream may write the bytes.
+    /// The stream on which publishing failed last: work queued there may still write the bytes.
     pub(crate) failed: Option<Stream>,
-    /// Copies that are made while it is filled.
+    /// The streaming copy of this loan. None: it is copied when it is published.
     pub(crate) streaming: Option<StreamingCopy>,
 }
 
@@ -96,8 +96,8 @@ impl Loan {
     /// # Safety
     /// `source` is readable for `bytes` bytes until the call returns.
     pub unsafe fn copy_from(&mut self, at: u64, source: u64, bytes: u64) -> Result<(), LoanError> {
-        // SAFETY: our caller promises the source until we return, which is after the wait for this copy. A wait fails only
-        // with the context, and then its work has ended.
+        // SAFETY: the caller promises that `source` is readable for `bytes` bytes until this function returns, which is after the
+        // wait for this copy. That wait fails only if the CUDA context is lost, and then the context's work has ended.
         unsafe { self.copy_from_on(at, source, bytes, Stream(0))? };
         self.wait_for(Stream(0))
     }
@@ -125,8 +125,9 @@ impl Loan {
             self.stream = stream;
             let queue = || {
                 let on = on?;
-                // SAFETY: our caller promises the source until the work has finished; the target is the loan's own, which is
-                // not used again before that.
+                // SAFETY: the caller promises that `source` is readable for `bytes` bytes, and that nothing else writes it, until the
+                // work on `stream` has finished. `check_range` found the target inside the loan, whose block the publisher keeps until
+                // a point behind this work has passed.
                 unsafe { on.copy(target, source, bytes) }
             };
             return queue().map_err(|error| mapping.fail(error).into());
@@ -134,12 +135,12 @@ impl Loan {
         if let Some(reader) = DeviceReader::of_process() {
             let range = at as usize..(at + bytes) as usize;
             let target = &mut self.as_mut_slice()?[range];
-            // SAFETY: our caller promises that the source can be read for `bytes` bytes, as many as `target` has.
+            // SAFETY: the caller promises that `source` is readable for `bytes` bytes, as many as `target` has.
             if unsafe { reader.read(target, source, stream) }.map_err(from_driver)? {
                 return Ok(());
             }
         }
-        // SAFETY: our caller promises that the source can be read for `bytes` bytes, and the copy is complete when this
+        // SAFETY: the caller promises that `source` is readable for `bytes` bytes, and the copy is complete when this call
         // returns.
         unsafe {
             self.publisher
@@ -160,8 +161,8 @@ impl Loan {
         }
     }
 
-    /// Shortens the message to `bytes` bytes. It cannot become longer. Its attachment stays. Publishing fails if its tensor or a
-    /// part then lies outside of it: set a smaller tensor, or loan smaller parts.
+    /// Shortens the message to `bytes` bytes; a larger number changes nothing. The attachment stays. Publishing fails if the tensor
+    /// or a part then lies outside the message: set a smaller tensor, or loan smaller parts.
     pub fn truncate(&mut self, bytes: u64) {
         self.bytes = self.bytes.min(bytes);
     }
@@ -172,13 +173,14 @@ impl Loan {
     }
 
     /// Attaches bytes that travel beside the message, at most
-    /// [`MAX_ATTACHMENT_BYTES`](crate::MAX_ATTACHMENT_BYTES) (4096). They replace an earlier attachment or header; an
-    /// empty slice removes it.
+    /// [`MAX_ATTACHMENT_BYTES`](crate::MAX_ATTACHMENT_BYTES) (4096); more fail with [`LoanError::Attachment`]. They replace an
+    /// earlier attachment or header; an empty slice removes it.
     pub fn set_attachment(&mut self, bytes: &[u8]) -> Result<(), LoanError> {
         self.attach(bytes, false)
     }
 
-    /// Attaches a header. It replaces an earlier attachment or header.
+    /// Attaches a header. It replaces an earlier attachment or header. [`LoanError::Header`] if it cannot be encoded,
+    /// [`LoanError::Attachment`] if its encoding is longer than an attachment may be.
     pub fn set_header(&mut self, header: &Header) -> Result<(), LoanError> {
         self.attach(&header.encode()?, true)
     }
@@ -280,7 +282,7 @@ impl Loan {
         self.publish_with(stream, Patience::Deadline)
     }
 
-    /// Publishes in place: a `Loan` is large, and moving it takes as long as publishing.
+    /// Publishes through a reference: a `Loan` is large, and moving it takes as long as publishing.
     #[inline]
     fn send(&mut self, stream: Stream, patience: Patience) -> Result<u64, PublishError> {
         let filled = Filled {
@@ -300,7 +302,7 @@ impl Loan {
         {
             Some(copies) => {
                 copies.copy_rest(self.bytes)?;
-                // It may have to be published again, with what is copied already.
+                // Keep the streaming copy in the loan: if publishing fails, the next attempt needs what is copied already.
                 &mut staged
             }
             None => &mut self.streaming,
@@ -406,8 +408,9 @@ impl LinksLoan for Loan {
         let Some((address, bytes, _)) = filled_in else {
             return self.as_mut_slice();
         };
-        // SAFETY: the block of staging memory is this loan's alone until its `StreamingCopy` are dropped, and the borrow
-        // of `self` is the only way to its bytes but for copies to the GPU, which are queued of what was filled.
+        // SAFETY: the staging block has `bytes` bytes and belongs to this loan alone until the last clone of its `StreamingCopy` is
+        // dropped; `self` has one. The borrow of `self` is the only way to write its bytes. Copies to the GPU read only ranges that
+        // the links reported as filled.
         Ok(unsafe { std::slice::from_raw_parts_mut(address as *mut u8, bytes as usize) })
     }
 
@@ -434,7 +437,7 @@ pub(crate) struct Filled<'a> {
     pub(crate) missed_so_far: u64,
 }
 
-/// An error of a GPU that is not the topic's.
+/// Converts an error of the driver in a copy from a GPU into host memory, where the topic has no GPU to name.
 fn from_driver(error: CudaError) -> LoanError {
     match error.into_pool(GpuUuid([0; 16])) {
         PoolError::Unavailable { reason, .. } => LoanError::Argument(reason),

@@ -1,8 +1,9 @@
-//! Match events: a handler is called when publishers or subscribers come and go, as with DDS's PublicationMatched and
-//! SubscriptionMatched, and ROS 2's matched event.
+//! Match events: a listener calls a handler when matching publishers or subscribers join or leave, as with DDS's
+//! PublicationMatched and SubscriptionMatched, and ROS 2's matched event.
 //!
-//! The daemon raises the topic's epoch in the control segment whenever somebody joins or leaves, also on another host, and
-//! wakes everyone who sleeps on it. A listener's thread sleeps there, looks who matches, and compares that with its last look.
+//! The daemon raises the topic's epoch in the control segment whenever a member joins or leaves, also on another host, and
+//! wakes all threads that sleep on it. A listener's thread sleeps there, then compares the matching members with those of its
+//! last event.
 
 use crate::client::{ClientError, ForkGuard, ZoneView};
 use crate::Listener;
@@ -18,20 +19,20 @@ use std::sync::{Arc, Weak};
 /// those of ROS 2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Matched {
-    /// Members that match now.
+    /// How many members match now.
     pub current_count: u32,
-    /// How many more these are than at the last call; negative if they are fewer.
+    /// The change of `current_count` since the last call; negative if fewer members match.
     pub current_count_change: i32,
-    /// Members that have matched since the listener began. One that came and went between two calls may be missing.
+    /// How many members have matched since the listener began. May omit a member that joined and left between two calls.
     pub total_count: u64,
-    /// How many of these came since the last call.
+    /// How many members of `total_count` have joined since the last call.
     pub total_count_change: u32,
 }
 
-/// Members of the other side that match, by their random numbers; how many each stands for.
+/// The members of the other side that match: incarnation, and how many members it counts for.
 pub(crate) type Members = BTreeMap<u64, u32>;
 
-/// What a listener compares with.
+/// The members as of the handler's last call.
 #[derive(Default)]
 struct Known {
     members: Members,
@@ -39,7 +40,7 @@ struct Known {
 }
 
 impl Known {
-    /// What has changed; none: nothing.
+    /// Records the members that match now. Returns the change since the last call; None: nothing has changed.
     fn note(&mut self, now: Members) -> Option<Matched> {
         let beyond = |these: &Members, others: &Members| {
             let more = |(id, count): (&u64, &u32)| {
@@ -63,19 +64,19 @@ impl Known {
     }
 }
 
-/// What a listener watches.
+/// The publisher or subscriber whose matching members a listener watches.
 pub(crate) struct Watched<C> {
     /// The publisher or subscriber; the listener ends with it.
     pub(crate) core: Weak<C>,
     pub(crate) topic: TopicView<Shared>,
     /// Keeps the topic mapped.
     pub(crate) zone: Arc<ZoneView>,
-    /// Who matches; none when the member is closed.
+    /// Returns the members that match; None when the publisher or subscriber is closed.
     pub(crate) members: fn(&C) -> Option<Members>,
 }
 
 impl<C: Send + Sync + 'static> Watched<C> {
-    /// Calls `handler` with what matches already, if anything does, and then with each change.
+    /// Starts a thread that calls `handler` with the members that match already, if any, and then with each change.
     pub(crate) fn listen(
         self,
         guard: &ForkGuard,
@@ -132,9 +133,9 @@ mod tests {
         assert_eq!(note(&[]), None);
         assert_eq!(note(&[(7, 1)]), Some((1, 1, 1, 1)));
         assert_eq!(note(&[(7, 1)]), None);
-        // One left, another came.
+        // One left, another joined.
         assert_eq!(note(&[(8, 1)]), Some((1, 0, 2, 1)));
-        // The links stand for others, of which there may be none.
+        // A member of the links stands for members on other hosts, of which there may be none.
         assert_eq!(note(&[(8, 1), (9, 0)]), None);
         assert_eq!(note(&[(8, 1), (9, 3)]), Some((4, 3, 5, 3)));
         assert_eq!(note(&[(9, 1)]), Some((1, -3, 5, 0)));

@@ -1,4 +1,4 @@
-//! A process's connection to the daemon.
+//! [`Node`]: a process's connection to the daemon, and the calls that ask the daemon something.
 
 use crate::client::{Conductor, HostMemory};
 use crate::links::{Interest, LinksNode, LinksNodeBuilder};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Node {
     pub(crate) conductor: Arc<Conductor>,
-    /// None: names are full names.
+    /// The namespace and the rules of remapping. None: callers pass full names.
     names: Option<Arc<TopicNames>>,
 }
 
@@ -99,9 +99,9 @@ impl Node {
         }
     }
 
-    /// The full name of a topic, which listings, [`Publisher::topic`] and other hosts use: a name without a leading `/` is put
-    /// below the namespace of the configuration, and then the rules of remapping apply. A pattern becomes a full pattern. Every
-    /// call of a node that takes a topic does this.
+    /// The full name of a topic, as listings, [`Publisher::topic`] and other hosts use it. The node puts a name without a leading
+    /// `/` below the namespace of its configuration, then applies the rules of remapping. A pattern becomes a full pattern.
+    /// Every method of a node that takes a topic calls this.
     pub fn resolve_topic(&self, name: &str) -> String {
         match &self.names {
             Some(names) => names.resolve(name),
@@ -109,8 +109,8 @@ impl Node {
         }
     }
 
-    /// The same connection, whose calls take full names exactly as [`topics`](Self::topics) has them: it has no namespace and no
-    /// remapping, and a leading `/` is an error.
+    /// A node on the same connection whose methods take full names, exactly as [`topics`](Self::topics) lists them. It has no
+    /// namespace and no remapping, and a leading `/` is an error.
     pub fn with_full_names(&self) -> Node {
         Node {
             conductor: self.conductor.clone(),
@@ -138,8 +138,8 @@ impl Node {
         self.conductor.status()
     }
 
-    /// Of these keys of this node's configuration, those that have no effect, because a daemon runs that was started with
-    /// another configuration. `rgaps down` stops it; the next node starts one with its own.
+    /// Returns those of `keys` (keys of this node's configuration) that have no effect, because the running daemon was started
+    /// with other values. `rgaps down` stops that daemon; the next node starts one with its own configuration.
     pub fn settings_without_effect(&self, keys: &[String]) -> Result<Vec<String>, ClientError> {
         let config = self.conductor.config();
         let settings = config.daemon_leaves(keys.iter().map(String::as_str));
@@ -195,13 +195,13 @@ impl Node {
         self.conductor.clients()
     }
 
-    /// Has the daemon stay until [`stop_daemon`](Self::stop_daemon), also one that a client started, which otherwise
-    /// leaves some time after its last client. Only the daemon's own user and root may do this.
+    /// Keeps the daemon running until [`stop_daemon`](Self::stop_daemon). A daemon that a client started otherwise ends some
+    /// time after its last client. Only the daemon's own user and root may do this.
     pub fn keep_daemon(&self) -> Result<(), ClientError> {
         self.conductor.keep_daemon()
     }
 
-    /// Stops the daemon. Existing publishers and subscribers continue among themselves; clients do not start another
+    /// Stops the daemon. Existing publishers and subscribers go on exchanging messages; their processes do not start another
     /// daemon by themselves. Only the daemon's own user and root may do this.
     pub fn stop_daemon(&self) -> Result<(), ClientError> {
         self.conductor.stop_daemon()

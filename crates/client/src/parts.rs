@@ -1,8 +1,7 @@
 //! Parts: several named arrays in one message.
 //!
-//! They share the message's block, each at a multiple of [`BLOCK_ALIGN`] bytes, and are described by a table
-//! beside it (`rgaps_layout::PartEntry`). A reader checks the whole table, which a peer wrote, before it
-//! gives out any of it.
+//! The parts share the message's block, each at a multiple of [`BLOCK_ALIGN`] bytes. A table beside the descriptor
+//! (`rgaps_layout::PartEntry`) describes them. The reader does not trust the table: it checks all of it before it returns any part.
 
 use crate::tensor::{check_extent, contiguous, ShapeError};
 use rgaps_layout::{DType, PartEntry, BLOCK_ALIGN, MAX_DIMS, MAX_MESSAGE_PARTS, MAX_PART_NAME};
@@ -20,7 +19,7 @@ pub struct PartSpec<'a> {
 }
 
 impl PartSpec<'_> {
-    /// Bytes of a message with these parts, alignment included.
+    /// Bytes of a message with these parts, alignment included. Fails for parts that a message cannot have.
     pub fn total_bytes(specs: &[PartSpec<'_>]) -> Result<u64, PartsError> {
         lay_out(specs, &mut Metadata::default())
     }
@@ -109,7 +108,7 @@ impl Part {
         }
     }
 
-    /// The part that an entry describes, in a message of `bytes` bytes. None: the entry is not sound.
+    /// The part that an entry describes, in a message of `bytes` bytes. None: the entry is invalid.
     fn check(entry: PartEntry, bytes: u64) -> Option<Part> {
         entry.name()?;
         let end = entry.offset.checked_add(entry.bytes)?;
@@ -126,8 +125,7 @@ pub struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// The parts of a message of `bytes` bytes. An error: its publisher, whose words they are, breaks the
-    /// protocol.
+    /// Checks the parts of a message of `bytes` bytes. An error says how its publisher violates the protocol.
     pub(crate) fn check(
         metadata: Option<&'a Metadata>,
         bytes: u64,
@@ -186,7 +184,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Puts a table of parts into `metadata`, which has none. Bytes of the message that has them.
+/// Lays out parts and adds their table to `metadata`, which has no parts yet. Returns the bytes of the message.
 pub(crate) fn lay_out(specs: &[PartSpec<'_>], metadata: &mut Metadata) -> Result<u64, PartsError> {
     if specs.is_empty() {
         return Err(PartsError::None);
@@ -217,7 +215,7 @@ pub(crate) fn lay_out(specs: &[PartSpec<'_>], metadata: &mut Metadata) -> Result
     Ok(end)
 }
 
-/// A row of the table. The name has at most `MAX_PART_NAME` bytes.
+/// A row of the table of parts. The caller has checked that the name has at most `MAX_PART_NAME` bytes.
 pub(crate) fn part_entry(name: &str, offset: u64, bytes: u64, tensor: &Tensor) -> PartEntry {
     let mut all = [0; MAX_PART_NAME + 1];
     all[..name.len()].copy_from_slice(name.as_bytes());

@@ -1,30 +1,31 @@
-//! Deadlines of waits, and pauses between looks.
+//! Deadlines of waits, and pauses between polls of something that rings no doorbell.
 
 use rgaps_sync::{monotonic_ns, spin_hint};
 use std::time::Duration;
 
-/// Looks that follow each other without sleeping.
+/// How many polls follow each other without sleeping.
 const SPINS: u32 = 200;
-/// Shortest and longest sleep between two looks at what GPU work has reached.
+/// Shortest and longest sleep between two polls.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
-/// Between these a sleep is this part of what was waited so far: so late is the end of a wait seen at most.
+/// Between these limits a sleep takes one part in `PAUSE_PART` of the time waited so far, so a wait takes at most that much too long.
 const PAUSE_PART: u32 = 32;
-/// Work that runs without hindrance mostly takes less.
+/// Most GPU work takes less time when no other work delays it.
 const LONG: Duration = Duration::from_millis(3);
 
-/// Pauses between looks at something that no doorbell rings for: spinning at first, then sleeping for a part of what was
-/// waited, up to [`PAUSE_MAX`].
+/// Pauses between polls of something that rings no doorbell: spins at first, then sleeps for a part of the time waited so far,
+/// up to [`PAUSE_MAX`].
 #[derive(Debug, Default)]
 pub(crate) struct Pause {
     looks: u32,
-    /// When it first slept.
+    /// When it first slept, on the monotonic clock. None: it has only spun.
     since_ns: Option<u64>,
+    /// Time from the first sleep to the latest one.
     waited: Duration,
 }
 
 impl Pause {
-    /// Whether what is waited for takes longer than work that runs without hindrance mostly does.
+    /// Whether this wait has taken longer than most GPU work does.
     pub(crate) fn is_long(&self) -> bool {
         self.waited > LONG
     }
@@ -41,15 +42,15 @@ impl Pause {
     }
 }
 
-/// How long to sleep when so long was waited already.
+/// How long to sleep after waiting for `waited`.
 fn sleep_after(waited: Duration) -> Duration {
     (waited / PAUSE_PART).clamp(PAUSE_MIN, PAUSE_MAX)
 }
 
-/// How long closing waits for work that is queued before it leaves the rest to the background.
+/// How long closing a member waits for its queued GPU work before it leaves the rest to the background.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Waits for a short while until something is over. False: it is not yet.
+/// Waits until `is_over` returns true, up to [`CLOSE_PATIENCE`]. False: it did not.
 pub(crate) fn drain(mut is_over: impl FnMut() -> bool) -> bool {
     let deadline = Deadline::after(CLOSE_PATIENCE);
     let mut pause = Pause::default();
@@ -62,21 +63,21 @@ pub(crate) fn drain(mut is_over: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// A point in time until which something is waited for.
+/// The end of a wait: nanoseconds on the monotonic clock; `u64::MAX` is never.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline(u64);
 
 impl Deadline {
-    /// After `timeout` from now; never for a time-out that is too long to count.
+    /// The deadline in `timeout` from now; never, if the sum overflows.
     pub(crate) fn after(timeout: Duration) -> Deadline {
         let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         Deadline(monotonic_ns().saturating_add(ns))
     }
 
-    /// No end.
+    /// A wait without end.
     pub(crate) const NEVER: Deadline = Deadline(u64::MAX);
 
-    /// Nanoseconds that are left; none when it is over.
+    /// Nanoseconds left, above 0. None: the deadline has passed.
     pub(crate) fn left_ns(self) -> Option<u64> {
         if self.0 == u64::MAX {
             return Some(u64::MAX);
@@ -105,7 +106,7 @@ mod tests {
         for _ in 0..=SPINS {
             pause.pause();
         }
-        // One sleep, and nothing that was waited before it.
+        // It has begun one sleep, and had waited no time before that.
         assert!(!pause.is_long());
         while pause
             .since_ns

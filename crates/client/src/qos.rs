@@ -62,15 +62,15 @@ pub enum Patience {
 /// The quality of service that a subscriber requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubscriberQos {
-    /// Whether to miss no message: publishers wait for this subscriber when their history is full. Default: false
+    /// Whether publishers wait for this subscriber when their history is full, so that it misses no message. Default: false
     /// (best effort).
     pub reliable: bool,
     /// Which earlier messages it gets first. Default: none (volatile).
     pub late: Late,
     /// The length of the subscriber's own queue, 1 to 32768 messages over all publishers. If more are waiting, it skips
-    /// the oldest and counts them as missed. With 1 it always reads the newest message. Default: `None`, its queue is all
-    /// that publishers keep. A reliable subscriber with a depth back-pressures a publisher only for its newest `depth`
-    /// messages; so a publisher that keeps at least as many never waits for it.
+    /// the oldest and counts them as missed. With 1 it always reads the newest message. Default: `None`, the queue is every
+    /// message that the publishers keep. A reliable subscriber with a depth back-pressures a publisher only for the newest
+    /// `depth` messages of that publisher; so a publisher that keeps at least as many never waits for it.
     pub depth: Option<u32>,
     /// How many samples it may hold at once, 1 to 4096. Default: 64.
     pub max_held: u32,

@@ -1,9 +1,8 @@
-//! A pollable descriptor for a subscriber.
+//! A file descriptor of a subscriber for `poll`, `epoll` and event loops.
 //!
-//! Publishers ring futexes, which no event loop can wait for. A thread does, and makes an eventfd
-//! readable when there is something to read; the subscriber makes it unreadable when there is
-//! not, and has the thread watch again. Only subscribers that are asked for a descriptor have the
-//! thread. See `docs/decisions/0004-waiting.md`.
+//! Publishers ring futexes, for which no event loop can wait. A thread waits for them instead, and makes an eventfd readable
+//! when a message is waiting. When none is left, the subscriber makes the eventfd unreadable and tells the thread to watch
+//! again. Only a subscriber that was asked for a descriptor has the thread. See `docs/decisions/0004-waiting.md`.
 
 use crate::subscriber::SubscriberCore;
 use rgaps_layout::WAIT_SLICE_NS;
@@ -16,7 +15,8 @@ use std::sync::{Arc, Weak};
 /// The eventfd and the thread behind it.
 pub(crate) struct Readiness {
     event: Arc<OwnedFd>,
-    /// A message: watch. Closed: end. One place is enough: watching twice is watching.
+    /// Tells the thread to watch for messages; closing it ends the thread. Its capacity is 1, since a second request would change
+    /// nothing.
     watch: SyncSender<()>,
 }
 
@@ -42,7 +42,7 @@ impl Readiness {
         rustix::io::read(&self.event, &mut [0u8; 8]) != Err(Errno::AGAIN)
     }
 
-    /// Has the thread make it readable when there is something to read.
+    /// Tells the thread to make the descriptor readable when a message is waiting.
     pub(crate) fn watch(&self) {
         let _ = self.watch.try_send(());
     }
@@ -51,7 +51,7 @@ impl Readiness {
 fn run(core: &Weak<SubscriberCore>, event: &OwnedFd, watches: &Receiver<()>) {
     while watches.recv().is_ok() {
         loop {
-            // Held only for a slice, so that a subscriber that is dropped goes.
+            // Hold the core only during one slice, so that the program can drop the subscriber.
             let Some(core) = core.upgrade().filter(|core| !core.is_closed()) else {
                 return;
             };
@@ -63,7 +63,7 @@ fn run(core: &Weak<SubscriberCore>, event: &OwnedFd, watches: &Receiver<()>) {
             }
             sleeper.sleep(WAIT_SLICE_NS / 4);
         }
-        // Full only after 2^64 messages that nobody read.
+        // Fails only when the counter is full, after 2^64 writes that nobody read.
         let _ = rustix::io::write(event, &1u64.to_ne_bytes());
     }
 }

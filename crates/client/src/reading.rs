@@ -1,8 +1,8 @@
-//! Messages of other domains, for a subscriber that reads in one of its own.
+//! How a subscriber that named a domain reads messages of other domains.
 //!
-//! Most come as copies that their publisher made there. What has none (small messages of a peer GPU, the
-//! host's for an integrated GPU, history that was published before anyone read elsewhere) is read where
-//! it is, if the GPU reaches it, or else copied by the subscriber, for itself.
+//! For most messages the publisher made a replica in the subscriber's domain. Some have none: small messages of a peer GPU, host
+//! messages for an integrated GPU, and history that was published before anyone read in another domain. The subscriber reads
+//! these in place if its GPU or CPU can, and otherwise makes a private copy.
 
 use crate::client::PoolMapping;
 use rgaps_cuda::{Context, DeviceBuffer};
@@ -11,20 +11,21 @@ use rgaps_pool::{Mapping, PoolError};
 use rgaps_session::PoolGrant;
 use std::sync::Arc;
 
-/// A message's bytes in memory of this process's own.
+/// A private copy: a message's bytes in memory of this process.
 #[derive(Debug)]
 pub(crate) enum Private {
     Host(Vec<Line>),
     Cuda(DeviceBuffer),
 }
 
-/// As much of a copy as is aligned alike.
+/// [`BLOCK_ALIGN`] bytes of a copy, aligned like a block.
 #[repr(C, align(256))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line([u8; BLOCK_ALIGN as usize]);
 
 impl Private {
-    /// Copies the bytes at `offset` of a pool, which are there, to the subscriber's domain.
+    /// Copies `bytes` bytes at `offset` of a pool to the GPU `to`, or to the host if that is None. The GPU work that writes them must
+    /// have finished.
     pub(crate) fn copy(
         from: &PoolMapping,
         offset: u64,
@@ -39,7 +40,7 @@ impl Private {
             None => Ok(Private::Host(host)),
             Some(context) => {
                 let uuid = context.device().uuid;
-                // SAFETY: the bytes are ours, and not touched before the call returns.
+                // SAFETY: `host` has at least `bytes` bytes, and stays allocated and unchanged until the call returns.
                 let copy = unsafe {
                     DeviceBuffer::copy_of(context.clone(), host.as_ptr().addr() as u64, bytes)
                 };
@@ -62,7 +63,7 @@ impl Private {
         }
     }
 
-    /// Copies bytes from `at` on to the host. The range lies in the message.
+    /// Copies bytes from `at` on to the host. The caller has checked that the range lies in the message.
     pub(crate) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), PoolError> {
         match self {
             Private::Host(lines) => {
@@ -77,7 +78,7 @@ impl Private {
         }
     }
 
-    /// The bytes, of a copy in host memory.
+    /// The bytes of a copy in host memory, padded to whole lines. Empty for a copy on a GPU.
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Private::Host(lines) => as_bytes(lines),
@@ -87,20 +88,21 @@ impl Private {
 }
 
 fn as_bytes(lines: &[Line]) -> &[u8] {
-    // SAFETY: lines are arrays of bytes without padding: their size is their alignment.
+    // SAFETY: a line is an array of bytes without padding, since its size equals its alignment; the slice has `size_of_val` bytes.
     unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), size_of_val(lines)) }
 }
 
 fn as_bytes_mut(lines: &mut [Line]) -> &mut [u8] {
-    // SAFETY: lines are arrays of bytes without padding: their size is their alignment. They are borrowed exclusively.
+    // SAFETY: a line is an array of bytes without padding, since its size equals its alignment; so the slice is `size_of_val` bytes.
+    // The result borrows the lines exclusively, and every byte value is a valid line.
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
 }
 
-/// Whether what is in `pool` can be read by a GPU, or the CPU, without a copy.
+/// Whether a GPU, or the CPU if `context` is None, can read the messages of `pool` in place.
 pub(crate) fn is_reached(context: Option<&Arc<Context>>, pool: &PoolGrant) -> bool {
     match (pool.domain, context) {
         (Domain::Host, None) => true,
-        // It shares the host's memory.
+        // An integrated GPU shares the host's memory.
         (Domain::Host, Some(context)) => context.device().reads_host_memory(),
         (Domain::Cuda(uuid), Some(context)) => {
             let reaches = context.driver().reaches(context.device(), uuid);
@@ -110,7 +112,7 @@ pub(crate) fn is_reached(context: Option<&Arc<Context>>, pool: &PoolGrant) -> bo
     }
 }
 
-/// How and why messages of the domain `home` come to a reader as copies that their publisher made.
+/// Text for listings: why a reader gets messages of the domain `home` as replicas. `reader`: its GPU; None: the CPU.
 pub(crate) fn how_copied(reader: Option<&Arc<Context>>, home: Option<Domain>) -> &'static str {
     match (reader, home) {
         (None, _) => {
@@ -138,7 +140,7 @@ pub(crate) fn how_copied(reader: Option<&Arc<Context>>, home: Option<Domain>) ->
     }
 }
 
-/// Why a reader can do without a copy of messages of the domain `home`.
+/// Text for listings: why a reader reads messages of the domain `home` in place.
 pub(crate) fn how_read_directly(home: Option<Domain>) -> &'static str {
     match home {
         Some(Domain::Host) => "read in place: the GPU is integrated and shares the host's memory",

@@ -1,4 +1,4 @@
-//! A received message.
+//! [`Sample`]: a received message.
 
 use crate::bindings::WithMetadata;
 use crate::client::PoolMapping;
@@ -20,18 +20,18 @@ use std::time::Duration;
 /// A received message. Its bytes do not change and its block is not reused before the last clone of the sample is
 /// dropped. A sample counts against [`max_held`](crate::SubscriberQos::max_held); clones of it do not.
 pub struct Sample {
-    /// A copy of our own, of a message that cannot be read where it is.
+    /// This process's own copy of a message that it cannot read in place. None: the sample is the publisher's block or a replica.
     pub(crate) private: Option<Arc<Private>>,
-    /// Whether the work that writes the bytes was seen to have finished.
+    /// Whether this clone found that the work that writes the bytes has finished.
     pub(crate) whole: AtomicBool,
-    /// Bytes from the start on that were seen to be there.
+    /// How many bytes, from the first on, this clone found to be complete.
     pub(crate) there: AtomicU64,
-    /// Of a copy that is made in parts: bytes of each.
+    /// Bytes of each part of a replica that is copied in parts; 0 for one that is not.
     pub(crate) part_bytes: u64,
     pub(crate) subscriber: Arc<SubscriberCore>,
-    /// The same hold in all clones; the last of them releases it.
+    /// The subscriber's bit in the holder word. All clones share it; the last clone clears it.
     pub(crate) held: ManuallyDrop<Held<Shared>>,
-    /// Index of what all clones share.
+    /// Index of the entry in `SubscriberCore::holds` that all clones share.
     pub(crate) hold: u32,
     pub(crate) message: Message,
     pub(crate) publisher: u32,
@@ -42,7 +42,7 @@ pub struct Sample {
 
 impl WithMetadata for Sample {
     fn metadata(&self) -> Option<&Metadata> {
-        // SAFETY: a clone of the hold's sample is borrowed for as long as the result.
+        // SAFETY: this sample is one that counts in the hold, and the result borrows it, so the hold keeps its contents meanwhile.
         unsafe { self.subscriber.holds.metadata(self.hold) }
     }
 }
@@ -105,9 +105,8 @@ impl Sample {
         if let Some(copy) = &self.private {
             return Ok(&copy.bytes()[..self.message.bytes as usize]);
         }
-        // SAFETY: the range was found to lie in the mapping when the sample was taken, and the
-        // mapping lives as long as the sample. Members of a realm trust each other with payloads:
-        // the publisher does not write a block that it has published until all holders let go.
+        // SAFETY: receiving checked that the range lies in the mapping, which lives as long as the sample. Members of a realm
+        // trust each other with payloads: the publisher does not write a published block until all holders have released it.
         Ok(unsafe {
             std::slice::from_raw_parts(self.address() as *const u8, self.message.bytes as usize)
         })
@@ -115,7 +114,7 @@ impl Sample {
 
     /// Copies `bytes.len()` bytes, starting at byte `at` of the message, into `bytes`. Works for messages in host and GPU
     /// memory. Waits for GPU work that still writes the message, as [`as_slice`](Self::as_slice) does, and returns when
-    /// the copy is complete.
+    /// the copy is complete. [`RecvError::Pool`] if the range is outside the message.
     pub fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), RecvError> {
         self.subscriber.guard.check()?;
         let end = at.checked_add(bytes.len() as u64);
@@ -136,7 +135,7 @@ impl Sample {
     /// Element type, shape and strides. `None` if the message is not one tensor, or if the tensor that its publisher
     /// describes is larger than the message.
     pub fn tensor(&self) -> Option<&Tensor> {
-        // SAFETY: a clone of the hold's sample is borrowed for as long as the result.
+        // SAFETY: this sample is one that counts in the hold, and the result borrows it, so the hold keeps its contents meanwhile.
         let tensor = unsafe { self.subscriber.holds.tensor(self.hold)? };
         check_extent(tensor, self.message.bytes).ok()?;
         Some(tensor)
@@ -245,7 +244,7 @@ impl Sample {
         if there == bytes && self.progress() == Progress::Reached {
             return Ok(bytes);
         }
-        // Once seen they stay. Relaxed: as for `whole`.
+        // Complete bytes stay complete, so keep the largest number. Relaxed: as for `whole`.
         self.there.fetch_max(there, Ordering::Relaxed);
         Ok(there)
     }
@@ -277,9 +276,8 @@ impl Sample {
             Some(_) => 0,
             None => self.there.load(Ordering::Relaxed) as usize,
         };
-        // SAFETY: the message's range was found to lie in the mapping when the sample was taken, and the mapping lives as
-        // long as the sample. `there` of its bytes are complete, and the publisher does not write a block that it has
-        // published until all holders let go.
+        // SAFETY: receiving checked that the message's range lies in the mapping, which lives as long as the sample. The first
+        // `there` bytes are complete, and the publisher does not write a published block until all holders have released it.
         Ok(unsafe { std::slice::from_raw_parts(self.address() as *const u8, there) })
     }
 
@@ -341,7 +339,7 @@ impl Sample {
     /// [`wait_on`](Self::wait_on), the release waits for work on the default stream. For a message in host memory this
     /// does nothing.
     pub fn record_stream(&self, stream: Stream) {
-        // A copy of our own waits for what uses it when it is freed.
+        // A private copy waits for the work that uses it when it is freed.
         if self.private.is_none() && self.mapping().context().is_some() {
             self.subscriber.holds.record(self.hold, stream);
         }
@@ -360,8 +358,8 @@ impl Sample {
         }
         let now = progress(&self.subscriber.storage, self.message.point);
         if now == Progress::Reached {
-            // Once seen it stays so, also when the timeline has gone through other hands since.
-            // Relaxed: who clones or lends the sample orders what he saw by himself.
+            // A finished message stays finished, also when another process gets the timeline later.
+            // Relaxed: a thread that passes the sample or a clone to another orders its own reads before that.
             self.whole.store(true, Ordering::Relaxed);
         }
         now
@@ -421,7 +419,7 @@ impl Clone for Sample {
 
 impl Drop for Sample {
     fn drop(&mut self) {
-        // SAFETY: taken once, here, and not used again.
+        // SAFETY: `drop` runs once, only `drop` takes `held`, and nothing uses `self.held` after this line.
         let held = unsafe { ManuallyDrop::take(&mut self.held) };
         if self.subscriber.guard.is_child() || !self.subscriber.holds.remove(self.hold) {
             return;

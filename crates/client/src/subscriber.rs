@@ -1,4 +1,5 @@
-//! Subscribers: taking messages, waiting for them.
+//! Subscribers: [`Subscriber`] and its builder. Takes messages from the publishers' rings, waits for them, and maps or copies
+//! their bytes.
 
 use crate::client::broken;
 use crate::client::{
@@ -32,14 +33,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// How often a subscriber that waits for a message's work to be copied looks whether it has finished.
+/// How long a subscriber sleeps at a time while it waits for the GPU work of a message that it must copy.
 const COPY_SLICE_NS: u64 = 1_000_000;
 
-/// How long a subscriber that was woken looks for the message before it sleeps again: some times as long
-/// as publishing takes.
+/// How long a woken subscriber spins for the message before it sleeps again: a few times as long as publishing takes.
 const WOKEN_SPIN_NS: u64 = 2_000;
 
-/// How messages reach a subscriber that reads in a domain of its own.
+// How messages reach a subscriber that named a domain: not known yet; as replicas; read in place; as private copies.
 const PATH_UNKNOWN: u32 = 0;
 const PATH_COPIED: u32 = 1;
 const PATH_DIRECT: u32 = 2;
@@ -89,7 +89,7 @@ impl SubscriberBuilder {
     }
 
     /// The slowest acceptable path from each publisher. Where only a slower path exists, the second of the two to join is
-    /// refused with [`RefusalCode::PathTooSlow`], and messages of another host do not come. Default: any path.
+    /// refused with [`RefusalCode::PathTooSlow`], and messages of another host do not arrive. Default: any path.
     pub fn require(mut self, path: PathKind) -> Self {
         self.require = Some(path);
         self
@@ -122,7 +122,7 @@ impl SubscriberBuilder {
     }
 
     /// Limits the subscriber's queue to the newest `messages` messages (1 to 32768) over all publishers. It skips older ones
-    /// and counts them as missed. Default: its queue is all that publishers keep.
+    /// and counts them as missed. Default: the queue is every message that the publishers keep.
     pub fn depth(mut self, messages: u32) -> Self {
         self.qos.depth = Some(messages);
         self
@@ -188,13 +188,13 @@ impl SubscriberBuilder {
         let home = joined.pool;
         let names = (self.topic, self.type_name);
         match SubscriberCore::new(conductor.clone(), joined, names, qos, self.of_links) {
-            // It leaves the topic when it is dropped.
+            // On an error `core` leaves the topic as it is dropped.
             Ok(core) => match core.check_path(self.require, home) {
                 Ok(()) => Ok(Subscriber::new(Arc::new(core))),
                 Err(refusal) => Err(ClientError::from(refusal).into()),
             },
             Err(error) => {
-                // The first error is the one to tell.
+                // The caller needs the first error, not one of leaving.
                 let _ = conductor.leave(member);
                 Err(error.into())
             }
@@ -205,22 +205,22 @@ impl SubscriberBuilder {
 /// A subscriber of one topic.
 ///
 /// Several threads may use it; each message goes to one of them. Clones are the same subscriber. Dropping the last
-/// clone closes it: publishers neither wait for it nor copy for it from then on. Its samples keep their bytes, and
-/// nothing else, until they are dropped.
+/// clone closes it: publishers neither wait for it nor copy for it from then on. Its samples stay readable until they are
+/// dropped.
 #[derive(Clone)]
 pub struct Subscriber {
     pub(crate) core: Arc<SubscriberCore>,
     _open: Arc<Open>,
 }
 
-/// What all clones of a subscriber share, and its samples do not.
+/// Closes the subscriber when its last clone is dropped. Samples do not hold this.
 struct Open {
     core: Arc<SubscriberCore>,
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // Without samples the core is dropped next, and leaves the topic.
+        // With one reference there are no samples: the core is dropped next, and leaves the topic.
         if Arc::strong_count(&self.core) > 1 && !self.core.guard.is_child() {
             self.core.close();
         }
@@ -246,7 +246,7 @@ impl Subscriber {
         &self.core.topic_name
     }
 
-    /// The type that it expects; empty if it takes any.
+    /// The type that the subscriber expects; empty if it takes any.
     pub fn type_name(&self) -> &str {
         &self.core.type_name
     }
@@ -260,12 +260,13 @@ impl Subscriber {
         SubscriberCore::try_recv(&self.core)
     }
 
-    /// The next message; waits for it without limit.
+    /// The next message; waits for it without limit. Errors as of [`try_recv`](Self::try_recv).
     pub fn recv(&self) -> Result<Sample, RecvError> {
         self.recv_until(Deadline::NEVER)
     }
 
-    /// The next message; waits for it at most `timeout`, then returns [`RecvError::TimedOut`].
+    /// The next message; waits for it at most `timeout`, then returns [`RecvError::TimedOut`]. Other errors as of
+    /// [`try_recv`](Self::try_recv).
     pub fn recv_timeout(&self, timeout: Duration) -> Result<Sample, RecvError> {
         self.recv_until(Deadline::after(timeout))
     }
@@ -284,8 +285,8 @@ impl Subscriber {
                 return Err(RecvError::TimedOut(core.topic_name.clone()));
             };
             sleeper.sleep(left_ns.min(core.slice_ns()));
-            // A look takes less than saying once more that we sleep. Some more follow, since who rings
-            // when he begins to publish (`ring_ahead`) may not be done yet.
+            // Spin first: that costs less than announcing another sleep. A publisher rings when it begins to publish
+            // (`ring_ahead`), so the message may follow a little later.
             if let Some(sample) = self.look(WOKEN_SPIN_NS)? {
                 return Ok(sample);
             }
@@ -296,7 +297,7 @@ impl Subscriber {
         self.look(self.core.qos.spin.as_nanos() as u64)
     }
 
-    /// Looks for a message for `spin_ns` nanoseconds, at least once.
+    /// Tries to receive for `spin_ns` nanoseconds, at least once. None: no message arrived.
     fn look(&self, spin_ns: u64) -> Result<Option<Sample>, RecvError> {
         let mut begun_ns = None;
         loop {
@@ -314,7 +315,7 @@ impl Subscriber {
         }
     }
 
-    /// Waits until a message is waiting, without taking it. False after `timeout`.
+    /// Waits until a message can be received, without taking it. False after `timeout`.
     pub fn wait(&self, timeout: Duration) -> Result<bool, RecvError> {
         let deadline = Deadline::after(timeout);
         loop {
@@ -329,8 +330,8 @@ impl Subscriber {
         }
     }
 
-    /// Calls `handler` with each message, or with the error of receiving it, in a thread of its own until the listener is
-    /// dropped.
+    /// Calls `handler` in a thread of its own with each message, or with the error of receiving it, until the listener is
+    /// dropped. Fails if the thread cannot be started.
     pub fn listen(
         &self,
         handler: impl FnMut(Result<Sample, RecvError>) + Send + 'static,
@@ -338,8 +339,9 @@ impl Subscriber {
         Listener::of_messages(self.clone(), handler)
     }
 
-    /// Calls `handler` with the publishers that match already, if there are any, and then whenever publishers come or go, in a
-    /// thread of its own until the listener is dropped or the subscriber closed. Publishers on other hosts count one by one.
+    /// Calls `handler` in a thread of its own: first with the publishers that match already, if any, then whenever matching
+    /// publishers join or leave. Ends when the listener is dropped or the subscriber is closed. Each publisher on another host
+    /// counts as one. Fails if the thread cannot be started.
     pub fn on_matched(
         &self,
         handler: impl FnMut(Matched) + Send + 'static,
@@ -374,17 +376,17 @@ impl Subscriber {
         }
     }
 
-    /// How many publishers match this subscriber now. Those on other hosts count one by one.
+    /// How many publishers match this subscriber now. Each publisher on another host counts as one.
     pub fn publishers(&self) -> u32 {
         let mut state = self.core.lock();
-        // Looks at who has come and gone.
+        // Makes the reader notice publishers that joined or left.
         state.reader.is_ready();
         state.reader.publishers()
     }
 
-    /// Why no message may arrive: how many publishers match; or that there is none any more, or never was one, and which
-    /// similar name has some; why others do not match; and which hosts are not linked. Asks the daemon only if there is no
-    /// publisher, some do not match, or links are configured; and only if it answers now.
+    /// A text for users that explains why no message arrives: how many publishers match; whether there was a publisher before,
+    /// and a similar topic name that has one; why some publishers do not match; which hosts are not linked. Asks the daemon only
+    /// if there is no publisher, some do not match, or links are configured. Leaves out what the daemon does not answer.
     pub fn silence(&self) -> String {
         let mismatched = self.mismatched();
         let mut text = match (self.publishers(), mismatched) {
@@ -439,8 +441,8 @@ impl Subscriber {
         Ok(own.map(|row| row.reason).collect())
     }
 
-    /// How many messages this subscriber has missed so far, over all publishers. It may be ahead of what samples said: if the
-    /// last messages of a publisher are missed, no later sample of that publisher tells of them.
+    /// How many messages this subscriber has missed so far, over all publishers. May exceed the sum of
+    /// [`Sample::missed`] over its samples: no sample counts the missed messages that follow the last sample of a publisher.
     pub fn missed(&self) -> u64 {
         self.core.lock().reader.missed()
     }
@@ -464,7 +466,7 @@ impl LinksSubscriber for Subscriber {
     }
 }
 
-/// What a subscriber's handle and its samples share.
+/// The subscriber, as its handles and its samples share it.
 pub(crate) struct SubscriberCore {
     client: ClientContext,
     pub(crate) guard: ForkGuard,
@@ -479,29 +481,30 @@ pub(crate) struct SubscriberCore {
     pub(crate) qos: SubscriberQos,
     pub(crate) holds: Holds,
     deferred: Arc<DeferredReleases>,
-    /// The pools' mappings, each from the first message in it on.
+    /// The mapping of each pool by its number, set before the first sample in that pool.
     pools: [OnceLock<Arc<PoolMapping>>; MAX_POOLS],
-    /// The pool of the domain that this subscriber reads in, where it named one.
+    /// The pool of the domain that this subscriber named. None: it named none, and reads messages in their own domain.
     own: Option<Arc<PoolMapping>>,
-    /// Pools whose messages are copied, bit by bit, because they cannot be read where they are.
+    /// Bit n: this subscriber copies the messages of pool n for itself, because it cannot read them in place.
     copied: AtomicU32,
-    /// What was said last of how messages come here.
+    /// The path that was last reported to the daemon: one of `PATH_*`.
     path: AtomicU32,
     readiness: OnceLock<Option<Readiness>>,
-    /// Samples are all that is left of it.
+    /// All handles are dropped; only samples are left.
     closed: AtomicBool,
     state: Mutex<SubscriberState>,
 }
 
-/// What changes with every message.
+/// The state that every message changes, behind the subscriber's lock.
 pub(crate) struct SubscriberState {
     pub(crate) reader: Reader<Shared>,
-    /// A message whose memory could not be mapped yet: it is the next to be received.
+    /// A message that was taken but cannot be received yet, with its slot in `holds`: its memory cannot be mapped now, or its GPU
+    /// work must finish before it is copied. It is the next one to receive.
     unlocated: Option<(u32, Taken<Shared>)>,
 }
 
 impl SubscriberState {
-    /// Whether a look for a message is worth it.
+    /// Whether trying to receive may succeed.
     pub(crate) fn is_ready(&mut self) -> bool {
         self.unlocated.is_some() || self.reader.is_ready()
     }
@@ -538,9 +541,9 @@ impl SubscriberCore {
     ) -> Result<SubscriberCore, ClientError> {
         let (member, doorbell) = (joined.member, joined.doorbell);
         let pools = std::array::from_fn(|_| OnceLock::new());
-        // Whoever reads in a domain of his own opens no other until a message makes him.
+        // A subscriber that named a domain maps another pool only for its first message there.
         if let Some(grant) = joined.reads.or(joined.pool) {
-            // A domain that cannot be used here is better told now than with the first message.
+            // Map it now, so that creating the subscriber fails if this process cannot use the domain.
             let mapping =
                 conductor.pool_mapping(member.zone, grant, Access::ReadOnly, grant.domain)?;
             mapping.prepare(&joined.zone);
@@ -548,8 +551,8 @@ impl SubscriberCore {
             let known = known.ok_or_else(|| broken("a pool out of range"))?;
             let _ = known.set(mapping);
         }
-        // SAFETY: the zone maps the control segment until its last `Arc` is dropped. The result keeps one in `client`. Others use the views
-        // only while they hold one: the end of `drop` in the background, and the chore of deferred releases.
+        // SAFETY: the zone maps the control segment until its last `Arc` is dropped, and the result keeps one in `client`. Two others use
+        // the views, each while it holds an `Arc` of the zone: the closure of `drop` in the background, and the chore of deferred releases.
         let (storage, topic) = unsafe { joined.topic()? };
         let mut reader = reader(&topic, member.slot, &qos, of_links)?;
         let mut own = None;
@@ -589,7 +592,8 @@ impl SubscriberCore {
         })
     }
 
-    /// Whether a path between two GPUs, which the daemon takes for peers, will do.
+    /// Fails if the required path needs peer access between the GPUs of subscriber and topic, and there is none. The daemon cannot
+    /// check that: it assumes peer access.
     fn check_path(
         &self,
         require: Option<PathKind>,
@@ -630,11 +634,11 @@ impl SubscriberCore {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, SubscriberState> {
-        // Nothing in there panics half-way through a change.
+        // A poisoned lock is safe to use: nothing under it panics half-way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has publishers ring a wait set's doorbell from now on. False: the subscriber is in a wait set.
+    /// Makes publishers ring a wait set's doorbell instead of the subscriber's own. False: the subscriber is in a wait set already.
     pub(crate) fn join_wait_set(&self, doorbell: u32) -> bool {
         let own = self.own_doorbell;
         let joined = self
@@ -647,7 +651,7 @@ impl SubscriberCore {
         joined
     }
 
-    /// Has publishers ring the subscriber's own doorbell again.
+    /// Makes publishers ring the subscriber's own doorbell again.
     pub(crate) fn leave_wait_set(&self) {
         self.slot
             .doorbell()
@@ -655,7 +659,8 @@ impl SubscriberCore {
         self.doorbell.store(self.own_doorbell, Ordering::Release);
     }
 
-    /// First steps of a sleep: remember the doorbell, say that we sleep. Look once more after.
+    /// Prepares a sleep: reads the doorbell's count, then announces the sleep to publishers. The caller must check for messages
+    /// once more before it sleeps.
     pub(crate) fn announce_sleep(&self) -> Result<Sleeper<'_>, ClientError> {
         self.guard.check()?;
         let sleeper = Sleeper::new(&self.storage, self.doorbell.load(Ordering::Acquire))
@@ -681,7 +686,7 @@ impl SubscriberCore {
             Err(error) => Err(error),
         };
         match private {
-            // Its bytes are not there yet, and there is nothing to queue the copy on.
+            // The GPU work that writes the bytes has not finished, and a private copy is made on the CPU.
             Ok(None) => {
                 state.unlocated = Some((hold, taken));
                 Ok(None)
@@ -701,8 +706,7 @@ impl SubscriberCore {
                 missed: taken.missed,
             })),
             Err(error @ RecvError::Client(_)) => {
-                // The daemon is away or the memory cannot be mapped now: nothing is lost, the
-                // next call tries again.
+                // The daemon is away, or the memory cannot be mapped now. Keep the message: the next call tries again.
                 state.unlocated = Some((hold, taken));
                 Err(error)
             }
@@ -715,10 +719,10 @@ impl SubscriberCore {
         }
     }
 
-    /// Takes the next message and a slot among those that are held.
+    /// Takes the next message, and a slot in `holds` for its sample. None: no message is waiting.
     fn take(&self, state: &mut SubscriberState) -> Result<Option<(u32, Taken<Shared>)>, RecvError> {
         let Some(hold) = self.holds.free_slot() else {
-            // A full subscriber that has nothing to read is not in trouble yet.
+            // Being full is an error only when a message is waiting.
             if !state.is_ready() {
                 return Ok(None);
             }
@@ -730,14 +734,15 @@ impl SubscriberCore {
         let Some(taken) = self.poll(state) else {
             return Ok(None);
         };
-        // SAFETY: the slot is the one that `free_slot` found, and no sample has taken it since: `state` is locked by us.
+        // SAFETY: `free_slot` returned `hold` above. This thread has held the lock of `state` since before that, and slots are taken
+        // only under that lock, so no other sample has taken the slot.
         let held = unsafe { self.holds.enter(hold, &mut state.reader) };
         self.slot.held().store(held, Ordering::Relaxed);
         Ok(Some((hold, taken)))
     }
 
-    /// Takes a message; where there is none and someone polls the descriptor, makes it unready
-    /// and looks again.
+    /// Takes a message. If there is none and the descriptor of `readiness` is readable, makes it unreadable and tries again: a
+    /// message may have arrived in between.
     fn poll(&self, state: &mut SubscriberState) -> Option<Taken<Shared>> {
         if let Some(taken) = state.reader.poll() {
             return Some(taken);
@@ -751,14 +756,14 @@ impl SubscriberCore {
         taken
     }
 
-    /// The mapping of a pool that a sample is in.
+    /// The mapping of a pool that has a sample of this subscriber.
     pub(crate) fn mapping(&self, pool: u16) -> &Arc<PoolMapping> {
         self.pools[usize::from(pool)]
             .get()
             .expect("`locate` has mapped the pool of every sample")
     }
 
-    /// Sees to it that a message's bytes are mapped, if there are such bytes.
+    /// Maps the bytes of a message, unless they are mapped. Fails if they are outside their pool.
     #[inline]
     fn locate(&self, taken: &Taken<Shared>) -> Result<(), RecvError> {
         let message = &taken.message;
@@ -775,7 +780,7 @@ impl SubscriberCore {
         }
     }
 
-    /// Maps what a message's bytes lie in.
+    /// Maps the pool of a message, and its segments up to the message's end.
     #[cold]
     fn map(&self, message: &Message) -> Result<(), RecvError> {
         let pool = u32::from(message.pool);
@@ -790,8 +795,7 @@ impl SubscriberCore {
             .ok_or_else(|| untrusted(format!("there is no pool {pool}")))?;
         if known.get().is_none() {
             let grant = match self.client.conductor.pool_grant(zone, pool) {
-                // That will never be there: a message that waited for it would hold up all that
-                // come after.
+                // The pool will never exist. Skip the message: waiting for the pool would block all messages after it.
                 Err(ClientError::Refused(refusal)) if refusal.code == RefusalCode::NotFound => {
                     return Err(untrusted(format!("there is no pool {pool}")));
                 }
@@ -811,7 +815,7 @@ impl SubscriberCore {
             return Ok(());
         }
         let synced = self.client.conductor.sync_pool(zone, pool);
-        // What the daemon had sent before it died is mapped also where asking it failed.
+        // Check before the error: segments that the daemon sent before it died are mapped although asking it failed.
         if end <= mapping.mapped() {
             return Ok(());
         }
@@ -821,8 +825,8 @@ impl SubscriberCore {
         )))
     }
 
-    /// Maps a pool, as the domain that we read in sees it; where it does not see it, as its own does, to
-    /// be copied from.
+    /// Maps a pool for reading in the subscriber's domain. If that domain cannot read the pool in place, maps it in the pool's own
+    /// domain instead, and this subscriber copies each message for itself.
     fn open(&self, grant: PoolGrant) -> Result<Arc<PoolMapping>, ClientError> {
         let map = |at| {
             self.client
@@ -861,13 +865,13 @@ impl SubscriberCore {
                 || !mapping.is_reached_to(message.offset + message.bytes))
     }
 
-    /// Copies a message for ourselves. None: its bytes are not there yet.
+    /// Makes a private copy of a message. `Ok(None)`: the GPU work that writes its bytes has not finished.
     #[cold]
     fn copy(&self, taken: &Taken<Shared>) -> Result<Option<Option<Arc<Private>>>, RecvError> {
         let message = &taken.message;
         match progress(&self.storage, message.point) {
             Progress::Pending => return Ok(None),
-            // As it is: the sample says so.
+            // The bytes of an aborted message are undefined; its sample reports that.
             Progress::Aborted | Progress::Reached => {}
         }
         self.report_path(PATH_PRIVATE, message.pool);
@@ -878,7 +882,7 @@ impl SubscriberCore {
     }
 
     fn note_copy(&self, own: &Arc<PoolMapping>, pool: u16, home: u16) {
-        // The worst that was seen is what is told; what is no copy needs no telling.
+        // Report only the first path, or a slower one later; a message in its home pool is not a copy.
         if self.path.load(Ordering::Relaxed) != PATH_UNKNOWN || home == pool {
             return;
         }
@@ -888,7 +892,7 @@ impl SubscriberCore {
         }
     }
 
-    /// Tells the daemon how messages of a pool come here, for listings, where that has changed.
+    /// Reports to the daemon, for listings, how messages of the pool `home` reach this subscriber, if that has changed.
     fn report_path(&self, path: u32, home: u16) {
         let Some(own) = &self.own else {
             return;
@@ -923,35 +927,35 @@ impl SubscriberCore {
         } else {
             let mut recorded = self.holds.streams(hold);
             let streams = match &recorded[..] {
-                // Work on the default stream may read the block, and nobody has said otherwise.
+                // No stream was recorded, so work on the default stream may read the block.
                 [] => &[Recorded::DEFAULT],
                 streams => streams,
             };
             let deferred = &self.deferred;
             deferred.release_behind(&self.client, held, mapping, streams);
-            // Its memory stays for the slot's next sample.
+            // `clear` keeps the vector's memory for the slot's next sample.
             recorded.clear();
         }
         self.end(hold);
     }
 
-    /// Releases a block that no work of ours reads.
+    /// Releases a block at once: no GPU work of this process reads it.
     pub(crate) fn release(&self, hold: u32, held: Held<Shared>) {
         held.release();
         self.end(hold);
     }
 
-    /// A sample's slot is free again.
+    /// Frees a sample's slot in `holds`.
     fn end(&self, hold: u32) {
         let held = self.holds.end(hold);
         self.slot.held().store(held, Ordering::Relaxed);
         if self.is_closed() {
-            // Nobody polls, which would do this.
+            // Receiving does this in an open subscriber.
             self.lock().reader.note_membership();
         }
     }
 
-    /// Takes no more messages. Samples stay.
+    /// Closes the subscriber: it takes no more messages. Its samples stay valid.
     fn close(&self) {
         self.closed.store(true, Ordering::Release);
         let mut state = self.lock();
@@ -965,7 +969,7 @@ impl SubscriberCore {
         }
     }
 
-    /// Publishers that match, by their random numbers; none if the subscriber is closed.
+    /// The publishers that match, by incarnation, each counting as 1. None: the subscriber is closed.
     fn members(&self) -> Option<Members> {
         if self.is_closed() {
             return None;
@@ -991,7 +995,7 @@ impl SubscriberCore {
 }
 
 impl SubscriberCore {
-    /// How long a sleep may be before the next look: work that a message waits for rings no doorbell.
+    /// The longest sleep in nanoseconds. Short while a message waits for GPU work, whose end rings no doorbell.
     fn slice_ns(&self) -> u64 {
         match self.lock().unlocated.is_some() {
             true => COPY_SLICE_NS,
@@ -1012,15 +1016,15 @@ impl Drop for SubscriberCore {
         }
         let client = self.client.clone();
         let deferred = self.deferred.clone();
-        // Whether no work of our own may still read a block.
+        // Whether all GPU work of this subscriber that reads blocks has ended.
         let is_over = move || {
             deferred.tidy(&client);
-            // With a context that is lost its work has ended; the daemon clears what is left.
+            // The work of a lost context has ended; the daemon clears the bits that remain in holder words.
             deferred.is_empty() || client.zone.is_gpu_lost()
         };
         let (conductor, member) = (self.client.conductor.clone(), self.member);
         once_over(is_over, move || {
-            // Without a daemon the next one sees that we are gone.
+            // Without a daemon leaving fails, and the next daemon finds that this subscriber has left.
             let _ = conductor.leave(member);
         });
     }

@@ -1,4 +1,4 @@
-//! Waiting for messages of many topics at once.
+//! [`WaitSet`]: waits for messages of many topics at once.
 
 use crate::pending::Deadline;
 use crate::{ClientError, Node, RecvError, Subscriber};
@@ -6,6 +6,7 @@ use rgaps_layout::WAIT_SLICE_NS;
 use rgaps_session::ZoneId;
 use rgaps_sync::{futex_wait_any, spin_hint, WAIT_ANY_MAX};
 use rgaps_topic::Sleeper;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Identifies a subscriber in a wait set.
@@ -17,7 +18,7 @@ pub struct Token(pub usize);
 pub struct WaitSet {
     node: Node,
     members: Vec<Option<Subscriber>>,
-    /// A doorbell per zone, and a member through which its control segment is reached.
+    /// The doorbell that the set's subscribers of each zone share.
     doorbells: Vec<(ZoneId, u32)>,
 }
 
@@ -38,10 +39,17 @@ impl WaitSet {
         }
     }
 
-    /// Adds a subscriber of the same node. Fails if the subscriber is in a wait set: it may be in one at a time.
+    /// Adds a subscriber of the same node. Fails with [`ClientError::Argument`] if the subscriber is of another node, or is in a
+    /// wait set: it may be in one at a time.
     pub fn attach(&mut self, subscriber: &Subscriber) -> Result<Token, ClientError> {
         let core = &subscriber.core;
         core.guard.check()?;
+        if !Arc::ptr_eq(&core.client().conductor, &self.node.conductor) {
+            return Err(ClientError::Argument(format!(
+                "the subscriber of topic '{}' is of another node than the wait set",
+                subscriber.topic()
+            )));
+        }
         let zone = core.zone().id();
         let doorbell = match self.doorbells.iter().find(|(id, _)| *id == zone) {
             Some((_, doorbell)) => *doorbell,
@@ -85,6 +93,11 @@ impl WaitSet {
     /// `timeout`. Before it sleeps it spins for the longest [`SubscriberQos::spin`](crate::SubscriberQos) of its
     /// subscribers. Fails if the wait set is empty.
     pub fn wait(&self, timeout: Duration) -> Result<Vec<Token>, RecvError> {
+        if self.members.iter().all(Option::is_none) {
+            return Err(RecvError::Client(ClientError::Argument(
+                "the wait set is empty: attach subscribers first".to_owned(),
+            )));
+        }
         let deadline = Deadline::after(timeout);
         let members = self.members.iter().flatten();
         let spin = members
@@ -100,7 +113,7 @@ impl WaitSet {
             spin_hint();
         }
         loop {
-            // One doorbell per zone; any member of the zone leads to it.
+            // One doorbell per zone; every member of the zone announces its sleep there.
             let mut sleepers: Vec<(ZoneId, Sleeper<'_>)> = Vec::new();
             for core in self.members.iter().flatten().map(|member| &member.core) {
                 let sleeper = core.announce_sleep()?;
@@ -115,11 +128,6 @@ impl WaitSet {
             }
             let slice_ns = left_ns.unwrap_or(0).min(WAIT_SLICE_NS);
             let words: Vec<_> = sleepers.iter().map(|(_, sleeper)| sleeper.word()).collect();
-            if words.is_empty() {
-                return Err(RecvError::Client(ClientError::Argument(
-                    "the wait set is empty: attach subscribers first".to_owned(),
-                )));
-            }
             futex_wait_any(&words, slice_ns);
         }
     }

@@ -1,5 +1,5 @@
-//! Bridges between device topics and ordinary ones, in host memory and on the test driver. The host's own publisher and
-//! subscriber of device topics take the place of kernels; tests/device has kernels of other processes, and kills.
+//! Bridges between device topics and ordinary ones, in host memory and on the test driver. `HostPublisher` and
+//! `HostSubscriber` take the place of kernels. tests/device tests real kernels in other processes, and kills processes.
 
 use rgaps_client::{
     DeviceError, DeviceGeometry, DeviceRole, DeviceTopic, Direction, Domain, Node, OpenError,
@@ -18,7 +18,7 @@ const SIZES: DeviceGeometry = DeviceGeometry {
     block_bytes: 4096,
 };
 
-/// The host's, and that of the test driver's GPU.
+/// The host's domain, and that of the test driver's GPU.
 fn domains() -> [Domain; 2] {
     static DRIVER: OnceLock<Arc<Driver>> = OnceLock::new();
     let driver = DRIVER.get_or_init(|| {
@@ -49,11 +49,11 @@ fn bytes_of(sample: &Sample) -> Vec<u8> {
     bytes
 }
 
-/// Publishes as a kernel does, and waits for room.
+/// Publishes as a kernel does, and waits for room. Returns the sequence number.
 fn publish(publisher: &mut HostPublisher, bytes: &[u8]) -> u64 {
     let mut published = None;
     until("room in a device topic", || {
-        // SAFETY: the bytes are the caller's, and stay until the copy is complete.
+        // SAFETY: `bytes` is borrowed until `publish` returns, which has then copied it.
         let tried = unsafe { publisher.publish(bytes.as_ptr() as u64, bytes.len() as u64) };
         published = tried.unwrap().ok();
         published.is_some()
@@ -101,9 +101,9 @@ fn a_reliable_host_holds_the_kernel_back_and_a_best_effort_one_does_not() {
     let reliable = node.subscriber("camera").reliable().create().unwrap();
     let bytes = payload(41);
     let mut published = 0;
-    // Both rings fill, and a message may be on its way.
+    // Both rings fill, and the bridge may hold a message between them.
     until("the kernel to be held back", || {
-        // SAFETY: the bytes are ours, and stay until the copy is complete.
+        // SAFETY: `bytes` outlives the call, which has copied it when it returns.
         let tried = unsafe { kernel.publish(bytes.as_ptr() as u64, bytes.len() as u64) };
         match tried.unwrap() {
             Ok(_) => published += 1,
@@ -142,7 +142,7 @@ fn what_hosts_publish_a_kernel_receives() {
             assert_eq!(waiting[0].bytes, payload(sequence).len() as u64);
             kernel.release().unwrap();
         }
-        // Larger than a block: told, and the next one comes.
+        // A message larger than a block: the bridge counts it as refused, and delivers the next one.
         publisher.put(&[0; 5000]).unwrap();
         publisher.put(b"next").unwrap();
         until("the next message", || {
@@ -169,7 +169,7 @@ fn the_next_bridge_goes_on_where_the_last_one_ended() {
             for sequence in first..first + 4 {
                 publish(&mut kernel, &payload(sequence));
             }
-            // What was published while there was no bridge comes first.
+            // Messages that were published while there was no bridge come first.
             let from = if round == 0 { first } else { first - 4 };
             for sequence in from..first + 4 {
                 let sample = subscriber.recv_timeout(SOON).unwrap();
@@ -249,7 +249,7 @@ fn a_device_topic_is_opened_by_name() {
             .open_device("camera", Some(domain), DeviceRole::Subscriber)
             .unwrap();
         assert!(reads.take_seat().unwrap() > 0);
-        // The next daemon hears of it, too.
+        // The bridge reports the device topic to the next daemon, too.
         daemon.restart();
         until("the next daemon to know the device topic", || {
             node.topics()
@@ -283,11 +283,11 @@ fn listings_say_who_waits() {
     );
     assert!(row.kernels_publish && row.seats[0].is_bridge && row.seats[0].joined);
     assert!(!row.seats[1].is_bridge && !row.seats[1].joined);
-    // A bridge that is stopped: here its topic on the host has no room.
+    // The reliable subscriber reads nothing. So the bridge stops, and the device topic's publisher waits for it.
     let reliable = node.subscriber("camera").reliable().create().unwrap();
     let bytes = payload(1);
     until("the publisher to wait for the bridge", || {
-        // SAFETY: the bytes are ours, and stay until the copy is complete.
+        // SAFETY: `bytes` outlives the call, which has copied it when it returns.
         let tried = unsafe { kernel.publish(bytes.as_ptr() as u64, bytes.len() as u64) };
         let row = device(&node);
         tried.unwrap().is_err() && row.waits_for(&row.seats[0])

@@ -1,4 +1,4 @@
-//! What is told of host memory that a process maps and leases.
+//! Tests that a node reports the host memory that it maps and leases to its `HostMemory`.
 #![forbid(unsafe_code)]
 
 use rgaps_client::links::{HostMemory, LinksLoan, LinksNodeBuilder, MappedRange, LINKS_CLIENT};
@@ -15,18 +15,18 @@ use std::time::{Duration, Instant};
 const MESSAGE: u64 = 5 << 20;
 const SOON: Duration = Duration::from_secs(120);
 
-/// Starts and ends.
+/// The start and end address of each range.
 type Ranges = Arc<Mutex<Vec<(usize, usize)>>>;
 
 #[derive(Debug, Default)]
 struct Known {
     mapped: Ranges,
     leased: Ranges,
-    /// How each range that was mapped could be used while it was to be written; none: it could not be.
+    /// The access rights to each mapped range inside `writable_while`. None: the node may not make it writable.
     writable: Mutex<Vec<Option<String>>>,
 }
 
-/// Until it is dropped.
+/// A range in a list of ranges. Dropping the entry removes the range.
 struct Entry(Ranges, (usize, usize));
 
 impl Drop for Entry {
@@ -56,7 +56,7 @@ impl HostMemory for Known {
     }
 }
 
-/// What this process may do with an address, as the system says it.
+/// The access rights of this process to an address, from the system.
 fn rights(address: usize) -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let found = maps.lines().find_map(|line| {
@@ -99,7 +99,7 @@ fn what_is_leased_and_read_is_told_until_it_is_given_back() {
     assert!(!contain(&known.leased, sample.address(), MESSAGE));
     assert_eq!(sum(&known.leased), publisher.leased_bytes());
 
-    // A part of a range that was leased as one is given back: the block in use stays told of.
+    // The publisher gives back a part of a range that it leased at once. The block in use stays reported.
     let others: Vec<_> = (0..4).map(|_| publisher.loan(MESSAGE).unwrap()).collect();
     let kept = publisher.loan(MESSAGE).unwrap();
     drop(others);
@@ -116,7 +116,7 @@ fn what_is_leased_and_read_is_told_until_it_is_given_back() {
     }
 }
 
-/// Keeps what it is told of.
+/// Keeps all ranges that the node reports.
 #[derive(Debug, Default)]
 struct Kept {
     mapped: Mutex<Vec<MappedRange>>,
@@ -133,7 +133,7 @@ impl HostMemory for Kept {
     }
 }
 
-/// The byte at this address, read through the dma-buf of the range that it is in.
+/// The byte at `address`, read through the dma-buf of the reported range that contains it.
 fn through_dma_buf(ranges: &Mutex<Vec<MappedRange>>, address: u64) -> u8 {
     let ranges = ranges.lock().unwrap();
     let (range, at) = ranges
@@ -169,7 +169,7 @@ fn what_lies_in_a_dma_buf_comes_with_it() {
     let node = node.host_memory(kept.clone()).build().unwrap();
     let publisher = node.publisher("t").create().unwrap();
     let subscriber = node.subscriber("t").create().unwrap();
-    // In two segments.
+    // The two messages lie in different segments.
     for number in [1, 2] {
         let mut loan = publisher.loan(MESSAGE).unwrap();
         loan.write(MESSAGE - 1, &[number]).unwrap();
@@ -211,7 +211,7 @@ fn memory_that_is_copied_to_a_gpu_from_is_told_until_its_publisher_ends() {
     }
 }
 
-/// What was said of each segment that a node of this name reads from.
+/// The access rights inside `writable_while` to each segment that a node of this name reads; None: it cannot write.
 fn mapped_by(name: &str) -> Vec<Option<String>> {
     let daemon = Daemon::start();
     let known = Arc::new(Known::default());
@@ -225,7 +225,7 @@ fn mapped_by(name: &str) -> Vec<Option<String>> {
     loan.write(0, &[1; 9]).unwrap();
     loan.publish().unwrap();
     let sample = subscriber.recv_timeout(SOON).unwrap();
-    // Another thread maps segments unasked: all that it tells of has been told.
+    // Another thread maps segments by itself: waits until it is not in the middle of a report.
     let begun = Instant::now();
     let mapped = loop {
         let mapped = known.mapped.lock().unwrap();

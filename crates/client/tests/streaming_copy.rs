@@ -1,5 +1,5 @@
-//! Large messages whose copies are used, or begun, before they are whole: parts of a copy on the host, and copies to
-//! GPUs of a loan that is still being filled. Over a test driver whose streams take their time.
+//! Streaming copies of large messages: subscribers on the host read parts of a copy before it is complete, and publishers
+//! copy a loan to GPUs while it is still being filled. The test driver delays the work of streams.
 
 use rgaps_client::links::LinksLoan;
 use rgaps_client::{Domain, Node, RecvError, Sample, Stream, Subscriber};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_secs(120);
 const MIB: usize = 1 << 20;
 
-/// The GPU, the driver, and a turn: tests steer the driver of the whole process.
+/// The GPU and the driver. A lock lets one test run at a time, since the driver's settings are those of the process.
 struct Gpu {
     context: Arc<Context>,
     domain: Domain,
@@ -78,9 +78,9 @@ fn what_is_said_to_be_there_of_a_copy_in_parts_is_there() {
         let stream = CudaStream::new(gpu.context.clone()).unwrap();
         let mut loan = publisher.loan(expected.len() as u64).unwrap();
         loan.write(0, &expected).unwrap();
-        // What was in the copy's block before is not what is expected.
+        // The copy's block still has other bytes than those expected.
         let held = gpu.driver.hold(stream.handle().0);
-        // SAFETY: the bytes live until the sample is whole, which is waited for below.
+        // SAFETY: `expected` outlives the copy: the loop below waits until the whole sample is there.
         unsafe {
             loan.copy_from_on(0, expected.as_ptr() as u64, 8, stream.handle())
                 .unwrap()
@@ -106,7 +106,7 @@ fn what_is_said_to_be_there_of_a_copy_in_parts_is_there() {
             assert!(ready > last && Instant::now() < end);
             let there = sample.ready_slice().unwrap();
             assert!(there.len() as u64 >= ready);
-            // Each look, also at parts that were there at the same time.
+            // Checks the new bytes each time. Several parts may arrive at once.
             let (from, to) = (last as usize, ready as usize);
             assert!(there[from..to] == expected[from..to], "{from} to {to}");
             assert!(ready == sample.len() || ready % part as u64 == 0);
@@ -129,7 +129,7 @@ fn a_loan_is_copied_while_it_is_filled_each_byte_once() {
     };
     let copied = || gpu.driver.calls("cuMemcpyAsync");
     let mut subscribers: Vec<Subscriber> = Vec::new();
-    // Nobody reads on a GPU; somebody does from the start; somebody comes in between.
+    // Round 0: nobody reads on a GPU. Round 1: subscribers join before the first chunk. Round 2: before the third.
     for (round, joins_at) in [(0, 99), (1, 0), (2, 2)] {
         let expected = payload(5 * MIB + 77, round);
         let mut loan = publisher.loan(expected.len() as u64).unwrap();
@@ -138,7 +138,7 @@ fn a_loan_is_copied_while_it_is_filled_each_byte_once() {
         if round == 2 {
             subscribers.clear();
         }
-        // Chunks come in any order; the last one is not told of.
+        // Chunks arrive in any order. The last one is not reported to the streaming copy.
         for (turn, chunk) in [3usize, 0, 5, 1, 2, 4].into_iter().enumerate() {
             if turn == joins_at {
                 subscribers.push(subscribe());
@@ -150,18 +150,18 @@ fn a_loan_is_copied_while_it_is_filled_each_byte_once() {
             if turn < 5 {
                 streaming.arrived(from as u64, (to - from) as u64);
             }
-            // One copy for two subscribers, and none for nobody.
+            // One copy serves both subscribers. Without subscribers there is none.
             let one = u64::from(turn < 5 && !subscribers.is_empty());
             assert_eq!(copied() - before, one, "round {round}, chunk {chunk}");
         }
-        // Outside of the loan.
+        // These ranges lie outside the loan.
         streaming.arrived(expected.len() as u64, 1);
         streaming.arrived(u64::MAX, 2);
         loan.publish().unwrap();
         for subscriber in &subscribers {
             assert!(bytes_of(&receive(subscriber)) == expected, "round {round}");
         }
-        // Told too late.
+        // This report comes after publishing, and does nothing.
         streaming.arrived(0, 10);
     }
     drop(subscribers);
@@ -196,7 +196,7 @@ fn loans_that_are_dropped_with_copies_on_their_way_give_everything_back() {
         loan.write(0, &expected).unwrap();
         let streaming = loan.begin_streaming_copy().unwrap();
         streaming.arrived(0, MIB as u64);
-        // As where it lands once more.
+        // Overlapping ranges arrive where the links receive a chunk again.
         streaming.arrived(MIB as u64 / 2, MIB as u64);
         loan.publish().unwrap();
         let sample = receive(&subscriber);
@@ -204,7 +204,7 @@ fn loans_that_are_dropped_with_copies_on_their_way_give_everything_back() {
         assert!(bytes_of(&sample) == expected, "round {round}");
     }
     drop(subscriber);
-    // The history's one message.
+    // A small message replaces the large one in the history.
     let mut last = publisher.loan(1).unwrap();
     last.write(0, &[1]).unwrap();
     last.publish().unwrap();
@@ -264,7 +264,7 @@ fn a_loan_that_waits_for_memory_gets_what_later_ones_have_begun_with() {
         loan.write(0, &payload(large, seed)).unwrap();
         loan
     };
-    // The later one has the memory; the first one's turn is first.
+    // The later loan's copy has the memory, but the first loan is published first.
     let first = fill(1);
     let mut second = fill(2);
     second
@@ -303,13 +303,13 @@ fn a_loan_on_a_gpu_is_filled_on_the_host_and_copied_up_meanwhile_without_waiting
     let publisher = node.publisher("up").domain(gpu.domain).keep_last(1);
     let publisher = publisher.create().unwrap();
     let bytes = 3 * MIB + 5;
-    // Memory has to be found once.
+    // The first time, memory has to be allocated, which `stage(false)` does not do.
     assert!(!publisher.loan(bytes as u64).unwrap().stage(false).unwrap());
     assert!(publisher.loan(bytes as u64).unwrap().stage(true).unwrap());
     let registrations = gpu.driver.live("registrations");
     for round in 0..5 {
         let expected = payload(bytes, round);
-        // What is not published gives its memory back, copies on their way or not.
+        // A loan that is dropped gives its memory back, even while copies run.
         let mut dropped = publisher.loan(bytes as u64).unwrap();
         assert!(dropped.stage(false).unwrap());
         dropped
@@ -332,12 +332,12 @@ fn a_loan_on_a_gpu_is_filled_on_the_host_and_copied_up_meanwhile_without_waiting
         let before = copies();
         streaming.arrived(MIB as u64, MIB as u64);
         streaming.arrived(0, MIB as u64);
-        // It lands once more, with other bytes.
+        // The first 100 bytes arrive again, with other content.
         loan.filled().unwrap()[..100].copy_from_slice(&expected[..100]);
         streaming.arrived(0, 100);
         assert_eq!(copies() - before, 3);
         loan.publish().unwrap();
-        // What was not told of is copied now.
+        // Publishing copied the bytes that were not reported.
         assert_eq!(copies() - before, 4);
         assert_eq!(gpu.driver.calls("cuStreamSynchronize"), waits);
         let sample = receive(&subscriber);

@@ -1,8 +1,8 @@
 //! `rgaps-compare alloc`: `rgaps bench alloc`, with one TLSF that all processes share under a semaphore
 //! (GAPS's design, the paper's Table I) and under a ticket lock.
 //!
-//! The processes, their batches and their sizes are those of `rgaps bench alloc`. The allocator's state lies
-//! on the board, behind the times; each lock has lines of the board to itself.
+//! The processes, their batches and their sizes are those of `rgaps bench alloc`. The allocator's state lies in an
+//! area of the board that times do not use. Each lock has lines of the board to itself.
 
 use crate::locks::{Lock, Semaphore, Ticket};
 use crate::shared_tlsf::SharedTlsf;
@@ -15,7 +15,7 @@ use rgaps_bench::crew::MemberOrders;
 use rgaps_bench::Machine;
 use serde::{Deserialize, Serialize};
 
-/// Lines of the board.
+/// Lines of the board with the words of the locks.
 const SEMAPHORE: usize = 3;
 const TICKET_NEXT: usize = 4;
 const TICKET_SERVING: usize = 5;
@@ -34,7 +34,7 @@ pub struct SharedPlan {
     batches: usize,
 }
 
-/// What is printed: the fields of `rgaps bench alloc`, and two more of each count.
+/// The printed report: the fields of `rgaps bench alloc`, and two more for each count.
 #[derive(Debug, Serialize)]
 pub struct AllocComparison {
     batch: usize,
@@ -109,7 +109,7 @@ fn words(plan: &SharedPlan) -> usize {
     SharedTlsf::words(plan.processes * BATCH * 2 + 64)
 }
 
-/// The allocator in the first member's last area, which no times reach.
+/// The allocator, in the first member's last area, into which no times are written.
 fn shared_tlsf<'a>(board: &'a Board, plan: &SharedPlan) -> SharedTlsf<'a> {
     SharedTlsf::new(&board.data(0, AREAS - 1)[..words(plan)])
 }
@@ -128,7 +128,7 @@ impl<L: Lock> Blocks for Shared<'_, L> {
     }
 }
 
-/// A process that loans and releases.
+/// Runs a member that loans and releases blocks of the shared allocator.
 pub fn allocate(member: usize, plan: &SharedPlan, board: &Board) -> anyhow::Result<()> {
     let tlsf = shared_tlsf(board, plan);
     match plan.lock {

@@ -7,11 +7,11 @@ use rgaps_bench::contents;
 use rgaps_bench::gpu::Gpu;
 use rgaps_cuda::DeviceBuffer;
 
-/// The memory.
+/// The memory for one message.
 pub enum Device {
     Host(Vec<u8>),
     Cuda {
-        // Fields drop in this order.
+        // Fields drop in this order: the memory before the GPU's context.
         registered: Option<PinnedBoard>,
         buffer: DeviceBuffer,
         wrong: DeviceBuffer,
@@ -20,7 +20,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// For copies to and from pageable memory.
+    /// Allocates memory for copies to and from pageable memory.
     pub fn new(domain: Domain, size: u64) -> anyhow::Result<Device> {
         let Some(gpu) = Gpu::of(domain)? else {
             return Ok(Device::Host(vec![0; size as usize]));
@@ -37,7 +37,7 @@ impl Device {
         })
     }
 
-    /// For copies to and from this board, which is pinned.
+    /// Allocates memory for copies to and from the board `bytes`, which it pins.
     pub fn pinned(domain: Domain, size: u64, bytes: &Board) -> anyhow::Result<Device> {
         let mut device = Device::new(domain, size)?;
         if let Device::Cuda {
@@ -74,7 +74,7 @@ impl Device {
         }
     }
 
-    /// From a pinned board, and waits.
+    /// Copies from offset `at` of the pinned board, and waits.
     pub fn copy_in(&mut self, bytes: &Board, at: u64) -> anyhow::Result<()> {
         match self {
             Device::Host(memory) => {
@@ -94,7 +94,7 @@ impl Device {
         Ok(())
     }
 
-    /// To a pinned board, and waits.
+    /// Copies to offset `at` of the pinned board, and waits.
     pub fn copy_out(&mut self, bytes: &Board, at: u64) -> anyhow::Result<()> {
         match self {
             Device::Host(memory) => {

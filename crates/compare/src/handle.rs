@@ -1,7 +1,7 @@
-//! `rgaps-compare handle`: what the locks of a handle cost, which the threads of one process share.
+//! `rgaps-compare handle`: what the locks cost under which the threads of one process share a publisher or subscriber.
 //!
-//! One thread loans, publishes, receives and releases small messages; in turns with that it takes and leaves an
-//! uncontended lock. Both are medians over rounds.
+//! In each round one thread loans, publishes, receives and releases small messages; then it locks and unlocks an
+//! uncontended mutex as often. The figures are medians over the rounds.
 
 use anyhow::Context;
 use rgaps::{Config, Node};
@@ -12,19 +12,19 @@ use std::hint::black_box;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Each round times one, then the other.
+/// Number of rounds. Each times messages, then locks.
 const ROUNDS: usize = 51;
 /// Locks that a message in host memory takes from its loan to its release: one each for loan, publish and receive.
 const LOCKS: u32 = 3;
 
-/// What is printed.
+/// The printed report.
 #[derive(Debug, Serialize)]
 pub struct HandleReport {
     /// From a loan of 64 bytes to the release of its sample.
     message_ns: f64,
     lock_ns: f64,
     locks: u32,
-    /// Part of a message's time that its locks take.
+    /// The share of a message's time that its locks take.
     locks_of_message: f64,
     machine: Machine,
 }
@@ -64,7 +64,7 @@ pub fn measure(user: &Config, messages: u32) -> anyhow::Result<HandleReport> {
     })
 }
 
-/// Nanoseconds of one of so many.
+/// Calls `work` `count` times. Returns the mean time of a call in nanoseconds.
 fn each(count: u32, mut work: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
     let begun = Instant::now();
     for _ in 0..count {

@@ -1,5 +1,5 @@
-//! `rgaps-compare link`: `rgaps bench link`, and in turns with it two designs without rgaps, on the same two
-//! hosts, in the same memory. The baseline that the thesis compares RGAPS with; and RGAPS's own order of stages.
+//! `rgaps-compare link`: `rgaps bench link`, and in turns with it two designs without rgaps, on the same two hosts and in
+//! the same memory: RGAPS's order of stages, and the baseline with which the thesis compares RGAPS.
 
 use crate::device::Device;
 use crate::staged::{self, Schedule, StageOrder, StagedHost, StagedSubscriber, TIMES};
@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 
 /// Most messages of a design in a round.
 const MESSAGES_MAX: u64 = 8;
-/// Before each message, so that sleepers sleep.
+/// Pause before each message, so that blocking subscribers have gone to sleep.
 const SETTLE: Duration = Duration::from_micros(200);
 
-/// What is printed: the fields of `rgaps bench link`, and one more.
+/// The printed report: the fields of `rgaps bench link`, and `thesis`.
 #[derive(Debug, Serialize)]
 pub struct LinkComparison {
     #[serde(flatten)]
@@ -32,7 +32,7 @@ pub struct LinkComparison {
 }
 
 impl LinkComparison {
-    /// Figures count only if every message arrived once and whole.
+    /// Fails unless every message arrived once and with the right bytes: otherwise the figures do not count.
     pub fn is_valid(&self) -> anyhow::Result<()> {
         let (lost, corrupt) = (self.link.lost + self.link.duplicate, self.link.corrupt);
         anyhow::ensure!(
@@ -47,15 +47,15 @@ impl LinkComparison {
 #[derive(Debug, Serialize)]
 struct Thesis {
     messages: usize,
-    /// From the begin of the first copy until the last subscriber has its bytes on the GPU.
+    /// From the start of the first copy until the last subscriber has its bytes on the GPU.
     baseline_us: f64,
-    /// Mean of all subscribers, as in the thesis.
+    /// The same with the mean of all subscribers instead of the last one, as in the thesis.
     baseline_mean_us: f64,
     baseline_stages: BaselineStages,
     series_us: f64,
     series_mean_us: f64,
     series_stages: SeriesStages,
-    /// By the median latency of rgaps.
+    /// The designs' medians divided by the median latency of rgaps.
     baseline_of_rgaps: f64,
     series_of_rgaps: f64,
 }
@@ -65,7 +65,7 @@ struct BaselineStages {
     d2h_pageable_us: f64,
     unix_socket_us: f64,
     wire_us: f64,
-    /// Of each subscriber's own copy.
+    /// The copy of each subscriber to its own memory on the GPU.
     h2d_each_us: Vec<f64>,
 }
 
@@ -90,20 +90,21 @@ pub fn compare(user: &Config, options: &LinkOptions) -> anyhow::Result<LinkCompa
     Ok(LinkComparison { link, thesis })
 }
 
-/// When the stages of a message ended.
+/// When a message began, and when its stages ended.
 #[derive(Clone, Copy, Debug)]
 struct StageTimes {
     begun_ns: u64,
-    /// The copy from the GPU.
+    /// The copy from the GPU ended.
     copied_ns: u64,
-    /// The sending process had all of it, or began.
+    /// The first connection began to send.
     sending_ns: u64,
-    /// It was in shared memory of the other host; in RGAPS's order, on its GPU.
+    /// The message was in shared memory of the other host.
     crossed_ns: u64,
+    /// The message was on the other host's GPU. Only in RGAPS's order.
     on_gpu_ns: u64,
 }
 
-/// Both designs on two hosts.
+/// The processes of both designs on two hosts, and the benchmark's part.
 struct Staged {
     schedule: Schedule,
     board: Board,
@@ -231,7 +232,7 @@ impl Staged {
         })
     }
 
-    /// Until each subscriber has done one thing more.
+    /// Waits until each subscriber has finished one more step.
     fn wait_for_subscribers(&mut self) -> anyhow::Result<()> {
         self.done += 1;
         let (done, subscribers) = (self.done, self.schedule.plan.subscribers);
@@ -241,7 +242,7 @@ impl Staged {
         })
     }
 
-    /// Sleeps: whoever changes something rings.
+    /// Sleeps until `is_so` holds. Every process that changes the board rings the bell.
     fn wait_until(&mut self, what: &str, is_so: impl Fn(&Board) -> bool) -> anyhow::Result<()> {
         let begun = Instant::now();
         let bell = self.board.bell(staged::MAIN_BELL);
@@ -267,14 +268,14 @@ impl Staged {
         (0..self.board.members()).map(of).sum()
     }
 
-    /// Without the rounds that are not counted. `p50_us` is that of rgaps.
+    /// Makes the report, without the first [`GROWING`] rounds. `p50_us` is the median latency of rgaps.
     fn report(&self, p50_us: f64) -> Thesis {
         let all = self.schedule.total() as usize;
         let growing = (GROWING * self.schedule.messages) as usize;
         let own: Vec<Vec<u64>> = (0..self.schedule.plan.subscribers)
             .map(|member| self.board.results(member, TIMES, 3 * all))
             .collect();
-        // The last subscriber, and the mean of all, by what is in part `part` of each one's times.
+        // Medians of the last subscriber's time and of the mean time, from part `part` of each subscriber's results.
         let ended = |times: &[StageTimes], part: usize| {
             let took = |at: usize| {
                 own.iter()

@@ -2,16 +2,16 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Runs something while no other process does.
+/// Mutual exclusion between processes: runs `work` while no other process runs its own.
 pub trait Lock {
     fn with<T>(&self, work: impl FnOnce() -> T) -> T;
 }
 
-/// A POSIX semaphore shared between processes, as GAPS has it.
+/// A POSIX semaphore shared between processes, as in GAPS.
 pub struct Semaphore<'a>(&'a [AtomicU64]);
 
 impl<'a> Semaphore<'a> {
-    /// The semaphore in `line`, which is all its own; `first` makes it.
+    /// The semaphore in `line`, which nothing else uses. One process passes `first` to initialise it, before it starts the others.
     pub fn new(line: &'a [AtomicU64], first: bool) -> Semaphore<'a> {
         assert!(size_of_val(line) >= size_of::<libc::sem_t>());
         let semaphore = Semaphore(line);
@@ -35,20 +35,21 @@ impl Lock for Semaphore<'_> {
         // the line that `self` borrows. A signal may end the wait early.
         while unsafe { libc::sem_wait(self.raw()) } != 0 {}
         let result = work();
-        // SAFETY: the semaphore is initialised and lives as long as the line that `self` borrows, and we took it just now.
+        // SAFETY: `new` of the first process initialised the semaphore, which lives as long as the line that `self` borrows, and
+        // the loop above took it.
         unsafe { libc::sem_post(self.raw()) };
         result
     }
 }
 
-/// A ticket lock: first come, first served, by spinning.
+/// A ticket lock: processes get it in the order of their tickets, and spin until then.
 pub struct Ticket<'a> {
     next: &'a AtomicU64,
     serving: &'a AtomicU64,
 }
 
 impl<'a> Ticket<'a> {
-    /// The lock in two cache lines of zeros.
+    /// The lock in two cache lines, which are zero at first.
     pub fn new(next: &'a [AtomicU64], serving: &'a [AtomicU64]) -> Ticket<'a> {
         Ticket {
             next: &next[0],

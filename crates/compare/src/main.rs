@@ -102,7 +102,7 @@ enum UseNamespaces {
     No,
 }
 
-/// What members of this program's own do.
+/// The jobs of this program's own members.
 #[derive(Serialize, Deserialize)]
 enum CompareJob {
     Allocate(alloc::SharedPlan),
@@ -183,7 +183,7 @@ fn options(link: &Link) -> anyhow::Result<LinkOptions> {
     })
 }
 
-/// `host`, `cuda:GPU-<uuid>`, `cuda` for the first GPU, or `cuda:N` for another.
+/// Parses a domain: `host`, `cuda:GPU-<uuid>`, `cuda` for the first GPU, or `cuda:N` for another.
 fn domain(text: &str) -> anyhow::Result<Domain> {
     let ordinal = match text.strip_prefix("cuda") {
         Some("") => Some(0),

@@ -1,13 +1,13 @@
-//! A TLSF whose state lies in memory that several processes share, for them to use under a lock.
+//! A TLSF allocator whose state lies in shared memory. Several processes use it under a lock.
 //!
-//! This is the design that rgaps is compared with (the paper's Table I), rebuilt: the same
-//! algorithm as `rgaps_pool::Tlsf` (two levels of bins with bit masks, good fit, merging with both
-//! neighbours at once), but one instance for all processes. So the cost of a shared lock and of
-//! cache lines that travel between cores is all that differs. Nothing else here needs it.
+//! It rebuilds the design of GAPS (the paper's Table I), with which rgaps is compared. The algorithm is that of
+//! `rgaps_pool::Tlsf` (two levels of bins with bit masks, good fit, merging with both neighbours at once), but all
+//! processes share one instance. So only the costs of a shared lock, and of cache lines that travel between cores,
+//! differ.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Each power of two is divided into so many bins.
+/// Bins of each power of two.
 const SECOND: u64 = 32;
 const SECOND_BITS: u32 = 5;
 const FIRST: usize = 32;
@@ -15,14 +15,14 @@ const NONE: u64 = u64::MAX;
 /// The unit of sizes.
 const UNIT: u64 = 256;
 
-// Words before the nodes.
+// Offsets of the words before the nodes: the list of vacant nodes, the bit masks of both levels, the bins' lists.
 const VACANT: usize = 0;
 const ROWS: usize = 1;
 const COLUMNS: usize = 2;
 const HEADS: usize = COLUMNS + FIRST;
 const NODES: usize = (HEADS + FIRST * SECOND as usize).next_multiple_of(8);
 
-// Words of a node, a cache line each.
+// A node is a cache line. Offsets of its words.
 const NODE_WORDS: usize = 8;
 const OFFSET: usize = 0;
 const UNITS: usize = 1;
@@ -32,11 +32,11 @@ const NEXT: usize = 4;
 const PREVIOUS: usize = 5;
 const FREE: usize = 6;
 
-/// The allocator, as one process sees it. All calls are made while a lock is held.
+/// The allocator, as one process sees it. The caller holds the lock during each call.
 pub struct SharedTlsf<'a>(&'a [AtomicU64]);
 
 impl<'a> SharedTlsf<'a> {
-    /// Words for so many blocks, free or not.
+    /// Returns how many words an allocator of at most `blocks` blocks, free or not, needs.
     pub const fn words(blocks: usize) -> usize {
         NODES + blocks * NODE_WORDS
     }
@@ -46,7 +46,7 @@ impl<'a> SharedTlsf<'a> {
         SharedTlsf(words)
     }
 
-    /// Makes the allocator, of one free block of `bytes` bytes.
+    /// Initialises the allocator with one free block of `bytes` bytes.
     pub fn init(&self, bytes: u64) {
         for word in &self.0[..NODES] {
             word.store(0, Relaxed);
@@ -64,7 +64,7 @@ impl<'a> SharedTlsf<'a> {
         self.insert(node);
     }
 
-    /// A block's number and offset.
+    /// Allocates a block of at least `bytes` bytes. Returns its number and offset; None if no block is large enough.
     pub fn allocate(&self, bytes: u64) -> Option<(u64, u64)> {
         let units = bytes.div_ceil(UNIT).max(1);
         let node = self.good_fit(units)?;
@@ -83,7 +83,7 @@ impl<'a> SharedTlsf<'a> {
         Some((node, self.of(node, OFFSET) * UNIT))
     }
 
-    /// Takes back the block that `allocate` gave this number.
+    /// Frees the block with the number that `allocate` returned.
     pub fn free(&self, mut node: u64) {
         let behind = self.of(node, BEHIND);
         if behind != NONE && self.of(behind, FREE) != 0 {
@@ -124,7 +124,7 @@ impl<'a> SharedTlsf<'a> {
         node
     }
 
-    /// Row and column of the bin that a block of this size is kept in.
+    /// Returns the row and column of the bin for free blocks of this size.
     fn bin(units: u64) -> (usize, usize) {
         if units < SECOND {
             return (0, units as usize);
@@ -134,7 +134,7 @@ impl<'a> SharedTlsf<'a> {
         ((log - SECOND_BITS) as usize + 1, column as usize)
     }
 
-    /// A block of the lowest bin whose blocks are all large enough.
+    /// Returns a block of the lowest non-empty bin in which all blocks are large enough.
     fn good_fit(&self, units: u64) -> Option<u64> {
         let up = match units < SECOND {
             true => units,
@@ -249,7 +249,7 @@ mod tests {
         for (node, ..) in live {
             tlsf.free(node);
         }
-        // Merged into one again, so all of it can be had at once.
+        // All blocks were merged into one, so one allocation can take all of it.
         assert_eq!(tlsf.allocate(BYTES).map(|(_, offset)| offset), Some(0));
         assert!(tlsf.allocate(1).is_none());
     }

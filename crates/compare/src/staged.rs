@@ -1,9 +1,9 @@
-//! Processes that carry a message to another host stage by stage, without rgaps: one per host, joined by TCP
+//! Processes that carry a message to another host stage by stage, without rgaps: one on each host, joined by TCP
 //! connections with a thread for each, and the subscribers.
 //!
 //! The benchmark writes a [`StagedCommand`] into a line of the board for each connection that takes part, and
 //! rings its bell. The sending host writes a header and the bytes into the connection, and waits for one byte.
-//! The other host reads them into shared memory, tells the subscribers when all parts are there, and answers.
+//! The other host reads them into shared memory, wakes the subscribers when all parts have arrived, and answers.
 
 use crate::device::Device;
 use crate::CompareJob;
@@ -12,7 +12,7 @@ use rgaps_bench::board::{Board, Field};
 use rgaps_bench::contents;
 use rgaps_bench::crew::PATIENCE;
 use rgaps_bench::floor;
-use rgaps_bench::link::{enter, FloorBytes, Plan, SOURCE, SUBSCRIBERS_MAX, TARGET};
+use rgaps_bench::link::{enter, FloorBytes, LinkPlan, SOURCE, SUBSCRIBERS_MAX, TARGET};
 use rgaps_sync::{futex_wait, futex_wake_all, monotonic_ns};
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, IoSlice, Read, Write};
@@ -23,54 +23,53 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes of a `read` or `write`; larger messages are divided among the connections.
+/// Most bytes of a `read` or `write`. Messages of at least this size are divided among the connections.
 const CHUNK: u64 = 1 << 20;
 const HEADER_WORDS: usize = 5;
 const HEADER_BYTES: usize = HEADER_WORDS * 8;
 /// Bell of the benchmark.
 pub const MAIN_BELL: usize = 63;
-/// Line with the number of connections that are done with a command, summed; and with the listener's port.
+/// Line with the number of commands that connections have executed, and with the listener's port.
 const ANSWERS: usize = 0;
 /// Line with the number of rounds that have begun.
 const ROUNDS: usize = 1;
-/// Line with when the last message was in shared memory of the other host, and when on its GPU.
+/// Line with the times at which the last message was in shared memory of the other host, and on its GPU.
 const ARRIVED: usize = 2;
-/// Lines of commands, from this one on.
+/// Line of the first connection's command; those of the others follow.
 const COMMANDS: usize = 8;
-/// Word of such a line: when the connection began, or had the bytes.
+/// Word of a command's line: when the connection began to send; in the baseline after it had read the bytes.
 const BEGUN: usize = 7;
 
-/// Result area of a subscriber. It has three parts, of as many words as messages of a design: when its own copy
-/// of the baseline ended, how long that took, when it was told of a message in RGAPS's order.
+/// Result area of a subscriber. It has three parts, each with a word for every message of a design: when the
+/// subscriber's own copy in the baseline ended, how long that copy took, when a message in RGAPS's order arrived.
 pub const TIMES: usize = 0;
 
-/// In which order the stages come.
+/// The order of the stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StageOrder {
-    /// RGAPS's: from the GPU into pinned shared memory; through as many connections as the link has lanes into
-    /// pinned shared memory; once to the GPU; then subscribers are told.
+    /// RGAPS's order: from the GPU into pinned shared memory; through as many connections as the link has lanes into
+    /// pinned shared memory; once to the GPU; then the subscribers are woken.
     Series,
-    /// That of its baseline: from the GPU into pageable memory; through a Unix socket to the sending process;
-    /// through one connection into shared memory; each subscriber copies to memory of its own on the GPU.
+    /// The order of its baseline: from the GPU into pageable memory; through a Unix socket to the sending process;
+    /// through one connection into shared memory; then each subscriber copies to memory of its own on the GPU.
     Baseline,
 }
 
-/// The messages of this design in all rounds: in each round those in RGAPS's order first, then as many of the
-/// baseline.
+/// The messages of both designs in all rounds. Each round has those in RGAPS's order first, then as many of the baseline.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Schedule {
-    pub plan: Plan,
-    /// Of each design, in each round.
+    pub plan: LinkPlan,
+    /// Messages of each design in each round.
     pub messages: u64,
 }
 
 impl Schedule {
-    /// Of each design, in all rounds.
+    /// Messages of each design in all rounds.
     pub fn total(&self) -> u64 {
         self.plan.rounds * self.messages
     }
 
-    /// A message's number; the first is 1.
+    /// The number of a message. The first is 1.
     pub fn number(&self, round: u64, order: StageOrder, index: u64) -> u64 {
         let before = match order {
             StageOrder::Series => 0,
@@ -79,7 +78,7 @@ impl Schedule {
         2 * round * self.messages + before + index + 1
     }
 
-    /// How a message's bytes are divided among connections: where each part begins, and its length.
+    /// Divides a message among the connections: offset and bytes of each part.
     fn parts(&self, order: StageOrder) -> Vec<(u64, u64)> {
         let size = self.plan.size;
         let connections = match order {
@@ -92,18 +91,20 @@ impl Schedule {
     }
 }
 
-/// The contents of a message: unlike all that the link's own floor sends through the same memory.
+/// Returns the seed of a message's contents. It differs from all seeds of the link's floor, which uses the same memory.
 pub fn seed(number: u64) -> u64 {
     contents::seed(number, 1 << 32)
 }
 
-/// What a connection is to do, as it lies in a line of the board behind its number, and as it crosses as a header.
+/// A command to a connection. It lies in a line of the board, behind the message's number, and is sent to the other host
+/// as a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StagedCommand {
     order: StageOrder,
     number: u64,
-    /// Where its bytes begin in the message, and how many there are.
+    /// Where the connection's part of the message begins.
     offset: u64,
+    /// Bytes of that part.
     bytes: u64,
     /// Connections that have a part of the message.
     parts: u64,
@@ -169,7 +170,7 @@ pub fn begin_round(board: &Board, round: u64, subscribers: usize) {
     (0..subscribers).for_each(|member| ring(board, subscriber_bell(member)));
 }
 
-/// Has a message cross. Returns how many connections will answer.
+/// Commands the connections to carry a message. Returns how many answers will come.
 pub fn command(board: &Board, schedule: &Schedule, order: StageOrder, number: u64) -> u64 {
     let parts = schedule.parts(order);
     for (connection, (offset, bytes)) in parts.iter().enumerate() {
@@ -190,28 +191,28 @@ pub fn command(board: &Board, schedule: &Schedule, order: StageOrder, number: u6
     parts.len() as u64
 }
 
-/// How many answers there were.
+/// Returns how many answers there were so far.
 pub fn answers(board: &Board) -> u64 {
     board.line(ANSWERS)[0].load(Ordering::Acquire)
 }
 
-/// When the first connection began with the last message, or had its bytes; when the message was in shared
-/// memory of the other host, and when on its GPU.
+/// Returns when the first connection began to send the last message, when the message was in shared memory of the other
+/// host, and when it was on its GPU.
 pub fn stamps(board: &Board) -> [u64; 3] {
     [(COMMANDS, BEGUN), (ARRIVED, 0), (ARRIVED, 1)]
         .map(|(line, word)| board.line(line)[word].load(Ordering::Acquire))
 }
 
-/// A host's process: one of two ends.
+/// The process on one of the two hosts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StagedHost {
     pub schedule: Schedule,
     pub listens: bool,
     pub netns: Option<PathBuf>,
-    /// Of the one that listens.
+    /// The listening host's address.
     pub address: IpAddr,
     pub bytes: FloorBytes,
-    /// Where the benchmark's baseline connects to at the sending host.
+    /// The Unix socket on which the sending host gets the messages of the baseline.
     pub socket: PathBuf,
 }
 
@@ -273,7 +274,7 @@ impl StagedHost {
         })
     }
 
-    /// The connections, in the order of their numbers.
+    /// Accepts the connections, in the order of their numbers.
     fn accept(&self, board: &Board) -> anyhow::Result<Vec<TcpStream>> {
         let listener = TcpListener::bind((self.address, 0))?;
         let port = u64::from(listener.local_addr()?.port());
@@ -310,10 +311,10 @@ struct StagedLane<'a> {
     board: &'a Board,
     bytes: &'a Board,
     member: usize,
-    plan: &'a Plan,
-    /// Parts of the message that have arrived, over all connections.
+    plan: &'a LinkPlan,
+    /// Parts of the present message that have arrived, over all connections.
     arrived: &'a AtomicU64,
-    /// Where messages in RGAPS's order are copied to.
+    /// The memory to which the receiving host copies messages in RGAPS's order. None on the sending host.
     device: &'a Mutex<Option<Device>>,
 }
 
@@ -329,7 +330,7 @@ impl StagedLane<'_> {
             let rings = bell.load(Ordering::Acquire);
             let number = line[0].load(Ordering::Acquire);
             if number == last {
-                // It ends with the benchmark, whose child it is.
+                // This process is the benchmark's child and is killed at its end.
                 futex_wait(bell, rings, rgaps_layout::WAIT_SLICE_NS);
                 continue;
             }
@@ -360,14 +361,14 @@ impl StagedLane<'_> {
                 }
                 StageOrder::Baseline => write(tcp, command, &private)?,
             }
-            // The other host has all of it.
+            // The other host answers when it has the part.
             self.tcp.read_exact(&mut [0])?;
             self.board.line(ANSWERS)[0].fetch_add(1, Ordering::AcqRel);
             ring(self.board, MAIN_BELL);
         }
     }
 
-    /// The other end, until the first one is gone.
+    /// Receives until the sending host closes the connection.
     fn receive(mut self) -> anyhow::Result<()> {
         let mut header = [0; HEADER_BYTES];
         loop {
@@ -384,7 +385,7 @@ impl StagedLane<'_> {
                 part.chunks_mut(CHUNK as usize)
                     .try_for_each(|chunk| tcp.read_exact(chunk))
             })?;
-            // Parts of one message are all there before the next begins.
+            // The benchmark starts the next message only after all parts of this one were answered.
             if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == command.parts {
                 self.arrived.store(0, Ordering::Release);
                 self.whole(command)?;
@@ -393,7 +394,7 @@ impl StagedLane<'_> {
         }
     }
 
-    /// A message is in shared memory.
+    /// Handles a message whose parts are all in shared memory: in RGAPS's order copies it to the GPU; then wakes the subscribers.
     fn whole(&self, command: StagedCommand) -> anyhow::Result<()> {
         let stamps = self.board.line(ARRIVED);
         stamps[0].store(monotonic_ns(), Ordering::Release);
@@ -417,7 +418,7 @@ impl StagedLane<'_> {
     }
 }
 
-/// A header and a part of a message.
+/// Writes a header and a part of a message into the connection.
 fn write(tcp: &mut TcpStream, command: StagedCommand, part: &[u8]) -> std::io::Result<()> {
     let header = command.header();
     let first = &part[..part.len().min(CHUNK as usize)];
@@ -468,7 +469,7 @@ impl StagedSubscriber {
                     let now = monotonic_ns();
                     let at = round * schedule.messages + index;
                     match order {
-                        // The host's process looks at what it copied to the GPU for all.
+                        // The host's process verifies the message that it copied to the GPU for all.
                         StageOrder::Series => note(2 * schedule.total() + at, now),
                         StageOrder::Baseline => {
                             let from = bytes.data_offset(TARGET, 0);
@@ -488,7 +489,7 @@ impl StagedSubscriber {
         Ok(())
     }
 
-    /// Sleeps until a round begins: what else is measured between rounds is not disturbed.
+    /// Sleeps until a round begins, so that the other measurements between rounds are not disturbed.
     fn wait_for_round(&self, member: usize, board: &Board, round: u64) {
         let bell = board.bell(subscriber_bell(member));
         loop {
@@ -496,7 +497,7 @@ impl StagedSubscriber {
             if board.line(ROUNDS)[0].load(Ordering::Acquire) > round {
                 return;
             }
-            // It ends with the benchmark, whose child it is.
+            // This process is the benchmark's child and is killed at its end.
             futex_wait(bell, rings, rgaps_layout::WAIT_SLICE_NS);
         }
     }

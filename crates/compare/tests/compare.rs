@@ -1,11 +1,11 @@
-//! Both comparisons in small runs: all designs have their figures, and every byte is verified. The times mean
-//! nothing here.
+//! Small runs of all comparisons: all designs have their figures, and every byte is verified. The times have no meaning
+//! here.
 
 use rgaps_testkit::programs;
 use serde_json::Value;
 use std::process::Command;
 
-/// The last line of a run that succeeds.
+/// Runs the program, which must succeed, and returns the report in its last line.
 #[track_caller]
 fn report(arguments: &[&str]) -> Value {
     let folder = tempfile::tempdir().unwrap();
@@ -60,7 +60,7 @@ fn handle_has_the_message_and_its_locks() {
     assert!(number(&report, "/locks_of_message") > 0.0);
 }
 
-/// What every comparison of links has.
+/// Checks the figures that every comparison of links has.
 #[track_caller]
 fn check_link(report: &Value, subscribers: usize) {
     for wrong in ["/lost", "/duplicate", "/corrupt"] {
@@ -74,7 +74,7 @@ fn check_link(report: &Value, subscribers: usize) {
         let parts: Vec<f64> = stages.values().filter_map(Value::as_f64).collect();
         assert_eq!(parts.len(), 3, "{report}");
         assert!(parts.iter().all(|part| *part > 0.0), "{report}");
-        // The median of a whole is not the sum of medians, but no stage takes longer.
+        // The median of the whole is not the sum of the stages' medians, but no stage takes much longer than the whole.
         assert!(parts.iter().all(|part| *part <= whole * 2.0), "{report}");
         assert!(number(report, &format!("/thesis/{design}_of_rgaps")) > 0.0);
     }

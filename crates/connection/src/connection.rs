@@ -1,4 +1,4 @@
-//! A connection: bytes in order, there and back, plain or encrypted.
+//! [`Connection`]: bytes in order in both directions, plain or encrypted, over TCP.
 
 use crate::tls::{in_words, Session, Tls};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
@@ -7,34 +7,35 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// Bytes that a socket takes ahead of what it sends. More would only wait there: a message that goes on to other hosts would leave each hop
-/// so much later, and a small one would wait behind large ones.
+/// The most unsent bytes in a socket (`TCP_NOTSENT_LOWAT`). More would only wait there: each hop would delay a message in transit by the
+/// time to send them, and a small message would wait behind large ones.
 const UNSENT_MAX: u32 = 256 << 10;
 
 /// Whether a call may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Until there is something, or room.
+    /// Wait until there are bytes, or room for them.
     Yes,
-    /// It returns at once.
+    /// Return at once.
     No,
 }
 
-/// One TCP connection. One thread reads and one writes at a time; they may be two.
+/// One TCP connection. At a time one thread may read and one may write.
 #[derive(Debug)]
 pub struct Connection {
     tcp: TcpStream,
     peer: SocketAddr,
     session: Option<Box<Session>>,
+    /// How long a read polls before it sleeps.
     spin: Duration,
 }
 
 impl Connection {
-    /// Plain bytes. The kernel's own choice of buffers stays: a size that is set ends their growth, and is
-    /// limited to `net.core.rmem_max`, which is smaller.
+    /// A plain connection. It leaves the sizes of the socket's buffers to the kernel: setting one would end the kernel's tuning, and is
+    /// limited to `net.core.rmem_max`, which is smaller than the tuned size.
     pub fn plain(tcp: TcpStream) -> io::Result<Self> {
         tcp.set_nodelay(true)?;
-        // What was sent and is not acknowledged for so long ends the connection; quiet lanes end sooner.
+        // The kernel ends the connection if bytes stay unacknowledged for this many ms. Users mostly notice a silent peer sooner.
         rustix::net::sockopt::set_tcp_user_timeout(&tcp, 30_000)?;
         socket2::SockRef::from(&tcp).set_tcp_notsent_lowat(UNSENT_MAX)?;
         let peer = tcp.peer_addr()?;
@@ -46,7 +47,8 @@ impl Connection {
         })
     }
 
-    /// Encrypted; the peer has to prove that it has the name that this end dials, or who it is.
+    /// Encrypts the connection. `dials`: the name that the peer has to prove, if this end opened the connection; `None` if the peer did,
+    /// which then has to show a certificate of the realm. The handshake takes no longer than `limit`.
     pub fn encrypt(&mut self, tls: &Tls, dials: Option<&str>, limit: Duration) -> io::Result<()> {
         let session = tls.begin(&self.tcp, dials, limit);
         let session = session.map_err(|error| io::Error::new(error.kind(), in_words(&error)))?;
@@ -54,17 +56,17 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether the peer may be who has this name: without encryption nobody proves anything.
+    /// Whether the peer may have this name: its certificate is for the name, or the connection is plain, where peers prove nothing.
     pub fn may_be(&self, name: &str) -> bool {
         self.session.as_ref().is_none_or(|session| session.is(name))
     }
 
-    /// Whether it has been encrypted.
+    /// Whether the connection is encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.session.is_some()
     }
 
-    /// Readable when the peer said something or is gone.
+    /// The socket, which becomes readable when the peer has sent bytes or closed.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.tcp.as_fd()
     }
@@ -74,24 +76,24 @@ impl Connection {
         self.peer
     }
 
-    /// Both ends are on this host.
+    /// Whether both ends have loopback addresses.
     pub fn is_loopback(&self) -> bool {
         let local = self.tcp.local_addr();
         self.peer.ip().is_loopback() && local.is_ok_and(|local| local.ip().is_loopback())
     }
 
-    /// How long a call may wait; none: until the connection is closed.
+    /// Sets how long a read or write may wait; `None`: until the connection is closed.
     pub fn set_limit(&self, limit: Option<Duration>) -> io::Result<()> {
         self.tcp.set_read_timeout(limit)?;
         self.tcp.set_write_timeout(limit)
     }
 
-    /// Whoever reads looks for bytes for so long before it sleeps.
+    /// Sets how long a read polls before it sleeps.
     pub fn set_spin(&mut self, spin: Duration) {
         self.spin = spin;
     }
 
-    /// Some bytes; none if the peer closed.
+    /// Waits for bytes and reads some; 0 if the peer has closed.
     pub fn read(&self, into: &mut [u8]) -> io::Result<usize> {
         match &self.session {
             None => self.receive(into),
@@ -115,7 +117,7 @@ impl Connection {
         }
     }
 
-    /// Some of these bytes are taken; none if it may not wait and would have to.
+    /// Takes some of these bytes and returns how many; 0 if it would have to wait and `wait` is [`Wait::No`].
     pub fn write(&self, slices: &[IoSlice<'_>], wait: Wait) -> io::Result<usize> {
         match &self.session {
             None => self.send(slices, wait),
@@ -123,7 +125,7 @@ impl Connection {
         }
     }
 
-    /// Whether all that was taken is with the kernel.
+    /// Passes bytes that were taken, and that encryption still buffers, to the kernel. False if it would have to wait and may not.
     pub fn flush(&self, wait: Wait) -> io::Result<bool> {
         let send = |bytes: &[u8]| self.send(&[IoSlice::new(bytes)], wait);
         self.session
@@ -146,7 +148,7 @@ impl Connection {
         }
     }
 
-    /// All of these bytes.
+    /// Writes all of these bytes, and waits for room.
     pub fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let wrote = self.write(&[IoSlice::new(bytes)], Wait::Yes)?;
@@ -156,9 +158,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Whoever reads or writes gets an end.
+    /// Ends both directions. Threads that are reading or writing return.
     pub fn close(&self) {
-        // It may be closed already.
+        // Fails if the peer has closed already.
         let _ = self.tcp.shutdown(Shutdown::Both);
     }
 }

@@ -1,34 +1,37 @@
-//! Connections whose handshake is not complete: their peers have proved nothing yet, and each has a thread.
+//! Limits the connections whose handshake is not complete: their peers have proved nothing yet, and each takes a thread.
 //!
-//! There are at most [`HANDSHAKES_MAX`]. When one more comes, the oldest connection of the address that has the most goes:
-//! a stranger who opens many, and sends nothing, pushes out their own. Addresses that had a lane before have
+//! There are at most [`HANDSHAKES_MAX`]. When one more arrives, the oldest connection of the address that has the most is closed: so a
+//! stranger who opens many, and sends nothing, closes only their own. An address that has completed a handshake before has
 //! [`KNOWN_SHARE`] connections that do not count, so that strangers at many addresses do not push out peers.
 //!
-//! An address is an IPv4 address, or the first 64 bits of an IPv6 address, of which one host usually has all the rest.
+//! An address is an IPv4 address, or the first 64 bits of an IPv6 address: one host usually has all addresses with those bits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Connections whose handshake is not complete.
+/// The most connections whose handshake is not complete.
 pub const HANDSHAKES_MAX: usize = 64;
-/// Threads that serve them: also those of connections that were pushed out and have not noticed yet.
+/// The most threads that serve them, including those whose connection was pushed out and that have not noticed yet.
 const THREADS_MAX: usize = 2 * HANDSHAKES_MAX;
-/// Connections of a known address that do not count.
+/// How many connections of a known address do not count.
 const KNOWN_SHARE: usize = 8;
-/// Addresses that are known: those that had lanes.
+/// The most known addresses: those that have completed a handshake.
 const KNOWN_MAX: usize = 1024;
 
-/// Connections in their handshake, by age.
+/// Connections in their handshake, numbered by age.
 #[derive(Debug, Default)]
 struct Shares {
+    /// The number of the newest connection.
     next: u64,
+    /// The address of each connection.
     from: BTreeMap<u64, IpAddr>,
     known: BTreeSet<IpAddr>,
 }
 
 impl Shares {
-    /// The number of a new connection, and the one in place of which it may come if there was no room; `None` if it may not.
+    /// Adds a connection. Returns its number, and the number of the connection that it pushes out if there was no room; `None` if it is
+    /// not admitted.
     fn admit(&mut self, from: IpAddr) -> Option<(u64, Option<u64>)> {
         let is_full = self.from.len() >= HANDSHAKES_MAX;
         let victim = if is_full {
@@ -44,10 +47,10 @@ impl Shares {
         Some((self.next, victim))
     }
 
-    /// Which one makes room: the oldest of the address with the most, of those the oldest. None: that is the newcomer's
-    /// address, and it has nothing but the newcomer.
+    /// The connection that makes room: the oldest one of the address with the most; among several such addresses, the oldest of all.
+    /// `None`: that is the newcomer's address, and it has no other connection.
     fn victim(&self, newcomer: IpAddr) -> Option<u64> {
-        // Of each address its oldest, and how many there are.
+        // For each address its oldest connection and how many it has.
         let mut addresses = BTreeMap::new();
         for (number, from) in &self.from {
             addresses.entry(*from).or_insert((Some(*number), 0usize)).1 += 1;
@@ -70,7 +73,7 @@ impl Shares {
     }
 }
 
-/// The address that a share is for.
+/// The address that counts for a peer: an IPv4 address, or the first 64 bits of an IPv6 address.
 fn share_of(from: IpAddr) -> IpAddr {
     match from.to_canonical() {
         IpAddr::V6(v6) => {
@@ -97,7 +100,7 @@ impl Handshakes {
         self.0.lock().expect("nobody panics with it")
     }
 
-    /// Admits a connection, until the handshake is dropped. None: there is no room for it.
+    /// Admits a connection, which counts until the returned handshake is dropped. `None`: there is no room for it.
     pub fn admit(&self, tcp: &TcpStream) -> Option<Handshake> {
         let from = share_of(tcp.peer_addr().ok()?.ip());
         let tcp = tcp.try_clone().ok()?;
@@ -109,7 +112,7 @@ impl Handshakes {
         inner.threads += 1;
         inner.tcp.insert(number, tcp);
         if let Some(victim) = victim.and_then(|victim| inner.tcp.remove(&victim)) {
-            // Its thread reads its end. One that is gone needs no shutdown.
+            // Its thread then reads the end of the connection. Shutdown fails if the peer has closed it already.
             let _ = victim.shutdown(Shutdown::Both);
         }
         Some(Handshake {
@@ -128,7 +131,7 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// It is complete: its address is a peer's.
+    /// Notes that the handshake is complete: its address is a known peer's from here on.
     pub fn complete(&self) {
         self.all.lock().shares.know(self.from);
     }

@@ -1,5 +1,5 @@
-//! Connections between hosts: TCP, plain or encrypted. What may cross a network ([`Security`]), who the other end is ([`Tls`]), and how many
-//! strangers may be in their handshake ([`Handshakes`]). Lanes of links and remote GPUs use it; it knows neither.
+//! TCP connections between hosts: whether they must be encrypted ([`Security`]), who the other end is ([`Tls`]), and how many strangers
+//! may be in their handshake ([`Handshakes`]). Lanes of links and remote GPUs use this crate; it knows neither.
 
 #![warn(clippy::too_many_lines)]
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! How bytes may cross a network, and encrypted connections for others than links.
+//! The security rules of connections ([`Security`]), and encrypted connections for users other than links ([`TlsStream`]).
 
 use crate::connection::{Connection, Wait};
 use crate::tls::{in_words, Tls, TlsError, TlsFiles};
@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
 
-/// What connections may be.
+/// Which connections are allowed: plain, encrypted, or within this host only.
 #[derive(Clone, Debug, Default)]
 pub enum Security {
-    /// Plain within this host, nothing between hosts.
+    /// Plain connections within this host, and none between hosts.
     #[default]
     Loopback,
-    /// Plain everywhere: for tests, and networks where everybody is trusted.
+    /// Plain connections everywhere: for tests, and for networks where everybody is trusted.
     Insecure,
-    /// Encrypted everywhere; both ends prove their names, which are those of the links.
+    /// Encrypted connections only; each end proves by its certificate that it has the host name by which the other knows it.
     Tls(Tls),
 }
 
@@ -26,31 +26,31 @@ pub enum SecurityError {
     /// A file cannot be read.
     #[error("links.tls: {} cannot be read: {error}", path.display())]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
     /// The files cannot be used.
     #[error("links.tls: {0}")]
     Tls(#[from] TlsError),
-    /// The certificate is another host's.
+    /// The certificate does not name this host.
     #[error(
         "links.tls.certificate: {} does not name '{host}', as this host is called: have one made whose \
          subject alternative names have DNS:{host} (see Certificates on the page 'Links between hosts' of the documentation), or set links.host",
         path.display()
     )]
     Name {
-        /// The certificate.
+        /// The certificate's file.
         path: PathBuf,
-        /// This host.
+        /// This host's name.
         host: String,
     },
 }
 
 impl Security {
-    /// As a configuration says: TLS where it names the files of `links.tls` (the realm's certificate authority, this host's certificate, and its
-    /// key), else `insecure` decides about networks.
+    /// The rules of a configuration. With the files of `links.tls` (the realm's certificate authority, this host's certificate, its key):
+    /// TLS. Without them, `insecure` allows plain connections between hosts.
     pub fn of(
         paths: Option<[&Path; 3]>,
         insecure: bool,
@@ -88,12 +88,12 @@ impl Security {
 pub struct TlsStream(Connection);
 
 impl TlsStream {
-    /// Connects with the peer of this name, which has to prove it. The handshake takes no longer than `limit`.
+    /// Makes an encrypted connection to the peer of this name, which has to prove its name. The handshake takes no longer than `limit`.
     pub fn dial(tls: &Tls, tcp: TcpStream, name: &str, limit: Duration) -> io::Result<TlsStream> {
         Self::begin(tls, tcp, Some(name), limit)
     }
 
-    /// Accepts a peer that proves who it is; [`is`](Self::is) says whether it is somebody.
+    /// Accepts a peer, which has to show a certificate of the realm. [`is`](Self::is) then says whether it has a name.
     pub fn accept(tls: &Tls, tcp: TcpStream, limit: Duration) -> io::Result<TlsStream> {
         Self::begin(tls, tcp, None, limit)
     }
@@ -116,7 +116,8 @@ impl TlsStream {
         self.0.may_be(name)
     }
 
-    /// Some bytes; none if the peer closed. With TLS 1.3 an end that dials learns here that its certificate was refused.
+    /// Waits for bytes and reads some; 0 if the peer has closed. With TLS 1.3 the dialing end learns only here that the peer refused its
+    /// certificate.
     pub fn read(&self, into: &mut [u8]) -> io::Result<usize> {
         self.0.read(into).map_err(|error| match error.get_ref() {
             Some(inner) if inner.is::<rustls::Error>() => {
@@ -126,12 +127,12 @@ impl TlsStream {
         })
     }
 
-    /// Takes some of these bytes; they are with the kernel when this returns.
+    /// Takes some of these bytes and returns how many, once all of those are with the kernel.
     pub fn write(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         self.0.write(pieces, Wait::Yes)
     }
 
-    /// Ends both directions, also for a thread that waits in a read.
+    /// Ends both directions, also for a thread that is waiting in `read`.
     pub fn close(&self) {
         self.0.close();
     }

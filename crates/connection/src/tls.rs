@@ -1,4 +1,4 @@
-//! Lanes that are encrypted, and whose two ends prove who they are: TLS 1.3 by rustls.
+//! Encryption of connections whose two ends prove who they are: TLS 1.3 with certificates for both, by rustls.
 
 use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject;
@@ -11,48 +11,48 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Plaintext that is encrypted at once.
+/// The most plaintext that one write takes.
 const AT_ONCE: usize = 256 << 10;
-/// Bytes that are read from the socket at once.
+/// The most bytes that one call reads from the socket.
 const READ_BYTES: usize = 128 << 10;
-/// How long a peer that is tried has time to refuse.
+/// How long [`Tls::probe`] waits for a refusal.
 const PROBE_QUIET: Duration = Duration::from_millis(300);
 
-/// Who this daemon is, and whom it believes, as PEM.
+/// This daemon's certificate and key, and the certificates that it trusts, as PEM.
 #[derive(Clone)]
 pub struct TlsFiles {
-    /// Certificates of those who vouch for peers.
+    /// The certificates of the authorities that sign peers' certificates.
     pub roots: Vec<u8>,
-    /// This daemon's certificate, and what leads from it to a root. It is for clients and servers, and for the
-    /// name under which peers know this daemon.
+    /// This daemon's certificate, and those that lead from it to a root. It must be valid for client and server use, and for the name
+    /// under which peers know this daemon.
     pub chain: Vec<u8>,
     /// The key of that certificate.
     pub key: Vec<u8>,
 }
 
-/// Why they cannot be used.
+/// Why the files cannot be used.
 #[derive(Debug, Error)]
 pub enum TlsError {
-    /// Not PEM, or without what is needed.
+    /// A file is not PEM, or has no key.
     #[error("{what}: {error}; give a file in PEM format")]
     Pem {
-        /// Which.
+        /// The file: `roots`, `chain` or `key`.
         what: &'static str,
-        /// Why.
+        /// The parser's error.
         error: rustls::pki_types::pem::Error,
     },
-    /// There is none.
+    /// The file has no certificate.
     #[error("{0}: the file has no certificate")]
     Empty(&'static str),
-    /// They do not fit.
+    /// A certificate is not valid, or the key is not the certificate's.
     #[error("the certificates cannot be used: {0}")]
     Use(#[from] rustls::Error),
-    /// Nobody could be believed.
+    /// No peer's certificate could be verified with these roots.
     #[error("the CA certificates cannot be used: {0}")]
     Roots(#[from] rustls::server::VerifierBuilderError),
 }
 
-/// What is needed to open and accept encrypted lanes.
+/// The configuration of encrypted connections, for both roles.
 #[derive(Clone, Debug)]
 pub struct Tls {
     client: Arc<ClientConfig>,
@@ -60,7 +60,7 @@ pub struct Tls {
     own: CertificateDer<'static>,
 }
 
-/// Whether a certificate is for a host of this name.
+/// Whether a certificate is valid for a host of this name.
 fn is_for(certificate: &CertificateDer<'_>, name: &str) -> bool {
     let parsed = ParsedCertificate::try_from(certificate).ok();
     let both = parsed.zip(ServerName::try_from(name.to_owned()).ok());
@@ -77,7 +77,7 @@ fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'st
 }
 
 impl Tls {
-    /// From what is in the files.
+    /// Reads certificates and key from the files' contents.
     pub fn new(files: &TlsFiles) -> Result<Self, TlsError> {
         let mut roots = RootCertStore::empty();
         for root in certificates("roots", &files.roots)? {
@@ -100,7 +100,7 @@ impl Tls {
             .with_protocol_versions(versions)?
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain, key)?;
-        // Lanes are few and live long: nothing to resume.
+        // Connections are few and live long, so sessions are never resumed.
         server.send_tls13_tickets = 0;
         Ok(Self {
             client: Arc::new(client),
@@ -114,13 +114,13 @@ impl Tls {
         is_for(&self.own, name)
     }
 
-    /// Tries who is at an address, who has to prove that name, and whether it takes us for somebody; says nothing
-    /// else. Why not, in words.
+    /// Checks by a handshake, and sends nothing else, that the peer at an address proves that name, and that it accepts this daemon's
+    /// certificate. `Err`: why not, as text.
     pub fn probe(&self, address: SocketAddr, name: &str, limit: Duration) -> Result<(), String> {
         let tcp = TcpStream::connect_timeout(&address, limit).map_err(|error| error.to_string())?;
         let session = self.begin(&tcp, Some(name), limit);
         let session = session.map_err(|error| in_words(&error))?;
-        // With TLS 1.3 a client hears of a refusal only after it was done itself.
+        // With TLS 1.3 a server may refuse the client's certificate after the client's handshake is complete.
         let quiet = tcp.set_read_timeout(Some(limit.min(PROBE_QUIET)));
         quiet.map_err(|error| error.to_string())?;
         match session.read(&mut [0], |into| uninterrupted(|| (&tcp).read(into))) {
@@ -138,8 +138,8 @@ impl Tls {
         }
     }
 
-    /// Begins a session: dials the peer of this name, which has to prove it; or without a name accepts a peer that proves who it is,
-    /// and [`Session::is`] says whether it is somebody.
+    /// Performs a handshake of at most `limit`. With `dials`, as the client: the peer has to prove that name. Without, as the server: the
+    /// peer has to show a certificate of the realm, and [`Session::is`] then says whether it has a name.
     pub fn begin(
         &self,
         tcp: &TcpStream,
@@ -157,7 +157,7 @@ impl Tls {
     }
 }
 
-/// Why a handshake failed, and what to do.
+/// Why a handshake failed, as text, with a hint at the cause.
 pub fn in_words(error: &io::Error) -> String {
     use rustls::{AlertDescription as Alert, CertificateError, Error};
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
@@ -190,7 +190,8 @@ pub fn in_words(error: &io::Error) -> String {
     format!("{hint} ({error})")
 }
 
-/// Calls again after a signal. A call with a time-out also ends with `Interrupted` when its process was stopped and goes on (signal(7)).
+/// Repeats a call that a signal interrupted. A call with a time-out also ends with `Interrupted` when its process was stopped and
+/// continued (signal(7)).
 fn uninterrupted(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {
@@ -200,7 +201,7 @@ fn uninterrupted(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usiz
     }
 }
 
-/// A stream whose reads and writes together take no longer than a limit.
+/// A stream whose reads and writes fail after a point in time.
 struct Limited<'a>(&'a TcpStream, Instant);
 
 impl Limited<'_> {
@@ -235,8 +236,7 @@ impl Write for Limited<'_> {
     }
 }
 
-/// An encrypted connection's books. The socket is read by one thread and written by one, outside of
-/// the lock.
+/// The state of an encrypted connection. One thread reads the socket and one writes it, each without the lock of `tls`.
 #[derive(Debug)]
 pub struct Session {
     tls: Mutex<rustls::Connection>,
@@ -244,7 +244,7 @@ pub struct Session {
     outgoing: Mutex<Buffer>,
 }
 
-/// Encrypted bytes on their way.
+/// Encrypted bytes from or for the socket: those of `at..end` are not processed yet.
 #[derive(Debug, Default)]
 struct Buffer {
     bytes: Vec<u8>,
@@ -277,7 +277,7 @@ impl Session {
         first.is_some_and(|first| is_for(first, name))
     }
 
-    /// Some plaintext; `receive` brings encrypted bytes and may wait.
+    /// Reads some plaintext; 0 if the peer has closed. `receive` reads encrypted bytes and may wait.
     pub fn read(
         &self,
         into: &mut [u8],
@@ -317,8 +317,8 @@ impl Session {
         }
     }
 
-    /// Takes some of these bytes, and sends what it can; `send` may send less than it is given, or nothing.
-    /// What is left, [`Session::flush`] sends.
+    /// Takes some of these bytes, encrypts them and sends as much as it can; returns how many it took. `send` may send less than it is
+    /// given, or nothing. [`Session::flush`] sends the rest.
     pub fn write(
         &self,
         slices: &[IoSlice<'_>],
@@ -347,7 +347,7 @@ impl Session {
         Ok(taken)
     }
 
-    /// Whether all that was taken is sent now.
+    /// Sends bytes that were taken before. Returns whether all are sent.
     pub fn flush(&self, send: impl Fn(&[u8]) -> io::Result<usize>) -> io::Result<bool> {
         let mut outgoing = self.outgoing.lock().expect("nobody panics with it");
         outgoing.flush(&send)

@@ -10,7 +10,7 @@ pub(crate) type CUresult = c_int;
 pub(crate) type CUdevice = c_int;
 pub(crate) type CUdeviceptr = u64;
 pub(crate) type CUmemGenericAllocationHandle = u64;
-/// A pointer in C. Kept as an integer, because it is never followed here.
+/// A pointer in C. An integer here, since we never dereference it.
 pub(crate) type CUcontext = usize;
 /// A pointer in C, or one of the special values below.
 pub(crate) type CUstream = usize;
@@ -57,8 +57,8 @@ pub(crate) const CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: c_int 
 pub(crate) const CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: c_int = 103;
 pub(crate) const CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED: c_int = 110;
 pub(crate) const CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED: c_int = 113;
-/// Up to CUDA 12 the first version of these operations had this attribute at 93; ours are the
-/// second version, which drivers for CUDA 11.7 and later have.
+/// For the second version of these operations, which drivers for CUDA 11.7 and later have. (The
+/// attribute for the first version, which ended with CUDA 12, is 93.)
 pub(crate) const CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS: c_int = 122;
 
 pub(crate) const CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS: c_int = 117;
@@ -66,7 +66,7 @@ pub(crate) const CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING: c_int = 11
 pub(crate) const CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: c_int = 124;
 pub(crate) const CU_DEVICE_ATTRIBUTE_MPS_ENABLED: c_int = 133;
 
-/// A bit of the options: the host can flush.
+/// A bit of `..._FLUSH_WRITES_OPTIONS`: the host can flush.
 pub(crate) const CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST: u32 = 1;
 pub(crate) const CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER: u32 = 100;
 pub(crate) const CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES: u32 = 200;
@@ -91,7 +91,7 @@ pub(crate) const CU_STREAM_PER_THREAD: CUstream = 2;
 pub(crate) const CU_STREAM_CAPTURE_STATUS_NONE: c_int = 0;
 /// The wait ends when the value is greater or equal, in the cyclic order of 64-bit numbers.
 pub(crate) const CU_STREAM_WAIT_VALUE_GEQ: c_uint = 0;
-/// The write comes after all memory effects of the work before it, for the whole system.
+/// The whole system sees the write only after all memory effects of the work queued before it.
 pub(crate) const CU_STREAM_WRITE_VALUE_DEFAULT: c_uint = 0;
 
 pub(crate) const CU_MEMHOSTREGISTER_PORTABLE: c_uint = 1;

@@ -1,4 +1,4 @@
-//! GPU memory of a process's own, for a copy that it makes.
+//! GPU memory that belongs to this process alone, for copies of messages.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -8,11 +8,11 @@ use crate::stream::CudaStream;
 use std::fmt;
 use std::sync::Arc;
 
-/// Bytes that are allocated at least: the driver refuses none.
+/// The smallest allocation: the driver refuses to allocate 0 bytes.
 const BYTES_MIN: usize = 1;
 
-/// Device memory that is freed when it is dropped, on any thread. Freeing it waits for all work of
-/// this process on the GPU, so work that uses it may still be queued then.
+/// Device memory. Dropping it frees it, on any thread. The driver first waits for all work of this
+/// process on the GPU, so work that uses the memory may still be queued at the drop.
 pub struct DeviceBuffer {
     context: Arc<Context>,
     address: CUdeviceptr,
@@ -21,7 +21,7 @@ pub struct DeviceBuffer {
 
 impl DeviceBuffer {
     /// Allocates `bytes` bytes and copies them from `source`, an address of the host or of any GPU.
-    /// Returns when they are there.
+    /// Returns when the copy has finished.
     ///
     /// # Safety
     /// `source` is readable for `bytes` bytes, and work that writes there has finished.
@@ -33,7 +33,7 @@ impl DeviceBuffer {
         let buffer = DeviceBuffer::new(context, bytes)?;
         if bytes > 0 {
             let stream = CudaStream::new(buffer.context.clone())?;
-            // SAFETY: the target is ours, just allocated with that length; our caller promises that the source can be read.
+            // SAFETY: `new` just allocated the target with that length; our caller promises that the source can be read.
             unsafe { stream.write_from(buffer.address, source, bytes as usize)? };
         }
         Ok(buffer)
@@ -59,7 +59,7 @@ impl DeviceBuffer {
         self.address
     }
 
-    /// The context that it is of.
+    /// The context in which it was allocated.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -69,8 +69,7 @@ impl DeviceBuffer {
         self.bytes
     }
 
-    /// Copies all of it to the host, after the work of this process on the GPU that is queued now;
-    /// returns when the bytes are there.
+    /// Waits for all work of this process on the GPU, then copies the whole buffer to the host.
     pub fn read(&self) -> Result<Vec<u8>, CudaError> {
         self.context.synchronize()?;
         let mut bytes = vec![0; self.bytes as usize];
@@ -78,7 +77,7 @@ impl DeviceBuffer {
         Ok(bytes)
     }
 
-    /// Copies bytes from `at` on to the host, without waiting for any work; returns when they are there.
+    /// Fills `bytes` from offset `at` of the buffer. Waits for its own copy only, not for other work.
     pub fn read_at(&self, at: u64, bytes: &mut [u8]) -> Result<(), CudaError> {
         assert!(at + bytes.len() as u64 <= self.bytes);
         if bytes.is_empty() {
@@ -92,7 +91,7 @@ impl DeviceBuffer {
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        // A context that cannot be entered is lost, and its memory with it; freeing is tried.
+        // A failure here is ignored: a context that cannot be entered is lost, and its memory with it.
         let _entered = self.context.enter();
         // SAFETY: the address came from cuMemAlloc and is freed here only.
         if let Err(error) = unsafe { cu!(self.context.driver(), cuMemFree(self.address)) } {

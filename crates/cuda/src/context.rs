@@ -1,4 +1,4 @@
-//! The primary context of one GPU, retained for as long as it is used.
+//! The primary context of one GPU, retained while a [`Context`] exists.
 
 use crate::abi::*;
 use crate::device::Device;
@@ -12,9 +12,9 @@ use std::sync::Arc;
 /// Memory of a GPU, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceMemory {
-    /// What nobody uses.
+    /// Memory that no process uses.
     pub free_bytes: u64,
-    /// All that there is.
+    /// The GPU's whole memory.
     pub total_bytes: u64,
 }
 
@@ -34,7 +34,7 @@ impl Context {
         Context::retain_device(driver, device)
     }
 
-    /// The same for a GPU that is named as only this process may name it.
+    /// [`retain`](Self::retain) by ordinal, which only this process understands.
     pub(crate) fn retain_ordinal(
         driver: Arc<Driver>,
         ordinal: CUdevice,
@@ -45,7 +45,7 @@ impl Context {
 
     fn retain_device(driver: Arc<Driver>, device: Device) -> Result<Arc<Context>, CudaError> {
         let mut raw: CUcontext = 0;
-        // SAFETY: the out pointer is ours; the ordinal is one that the driver gave.
+        // SAFETY: the out pointer is ours; the ordinal is one that the driver described in `Driver::describe`.
         unsafe { cu!(&driver, cuDevicePrimaryCtxRetain(&mut raw, device.ordinal))? };
         Ok(Arc::new(Context {
             driver,
@@ -64,7 +64,7 @@ impl Context {
         &self.device
     }
 
-    /// Memory of its GPU, of all processes together.
+    /// The free and total memory of the GPU; memory that any process uses is not free.
     pub fn memory(&self) -> Result<DeviceMemory, CudaError> {
         let _entered = self.enter()?;
         let (mut free, mut total) = (0usize, 0usize);
@@ -76,7 +76,7 @@ impl Context {
         })
     }
 
-    /// Whether the context is lost: an earlier kernel of this process failed, say. Asks the driver.
+    /// Whether the context is lost, for example since a kernel of this process failed. Asks the driver.
     pub fn is_lost(&self) -> bool {
         matches!(self.memory(), Err(error) if error.is_lost())
     }
@@ -94,10 +94,10 @@ impl Context {
         unsafe { Entered::push(&self.driver, self.raw) }
     }
 
-    /// Makes the context that the stream is of current: this one, or another of the user's.
+    /// Makes the stream's own context current, which may be another context than this one.
     ///
     /// # Safety
-    /// `stream` is a live stream, and no special handle.
+    /// `stream` is a live stream, and not one of the special handles (0 to [`CU_STREAM_PER_THREAD`]).
     pub(crate) unsafe fn enter_of(&self, stream: CUstream) -> Result<Entered<'_>, CudaError> {
         let mut raw: CUcontext = 0;
         // SAFETY: the out pointer is ours; our caller promises a live stream, whose context is alive while it is.
@@ -110,8 +110,9 @@ impl Context {
     /// Whether the context that is current on this thread, if any, is one of this GPU.
     pub(crate) fn caller_is_on_device(&self) -> bool {
         let mut current: CUcontext = 0;
-        // SAFETY: the out pointer is ours. Unlike cuCtxGetDevice it is no error to have none, and
-        // errors take the driver most of a microsecond.
+        // cuCtxGetDevice fails without a current context, and a failure takes the driver most of a
+        // microsecond. cuCtxGetCurrent returns 0 instead.
+        // SAFETY: the out pointer is ours.
         let code = unsafe { (self.driver.table().cuCtxGetCurrent)(&mut current) };
         if code != CUDA_SUCCESS || current == 0 || current == self.raw {
             return current == self.raw;
@@ -125,8 +126,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: pairs with the retain in `retain`, once; everything that used the context holds
-        // an Arc of it and is gone.
+        // SAFETY: pairs with the one retain in `retain_device`. Every user of the context holds an Arc
+        // of `self`, so none is left.
         let released = unsafe { cu!(&self.driver, cuDevicePrimaryCtxRelease(self.device.ordinal)) };
         if let Err(error) = released {
             tracing::debug!(%error, gpu = %self.device.uuid, "primary context not released");
@@ -142,8 +143,8 @@ impl fmt::Debug for Context {
     }
 }
 
-/// The context is current on this thread. The stack of current contexts belongs to the thread, so
-/// the guard must not leave it.
+/// A guard: a context is current on this thread until the guard is dropped. CUDA's stack of current
+/// contexts belongs to the thread, so the guard cannot be sent to another one.
 pub(crate) struct Entered<'a> {
     driver: &'a Driver,
     thread_bound: PhantomData<*const ()>,
@@ -166,7 +167,7 @@ impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let PhantomData = self.thread_bound;
         let mut popped: CUcontext = 0;
-        // SAFETY: the out pointer is ours; pops what `enter` pushed on this same thread.
+        // SAFETY: the out pointer is ours; `push` pushed the context on this same thread, since guards cannot move to another.
         let result = unsafe { cu!(self.driver, cuCtxPopCurrent(&mut popped)) };
         if let Err(error) = result {
             tracing::debug!(%error, "context not popped");

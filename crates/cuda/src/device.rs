@@ -13,13 +13,13 @@ const NAME_BYTES: usize = 128;
 /// One GPU (or MIG instance) as this process sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Device {
-    /// Its position among those that this process sees; other processes may count differently.
+    /// Its position among the GPUs that this process sees; other processes may count differently.
     pub ordinal: i32,
-    /// What names it everywhere.
+    /// Its name in all processes and on all hosts.
     pub uuid: GpuUuid,
     /// Its product name.
     pub name: String,
-    /// All of its memory.
+    /// The size of its memory.
     pub total_bytes: u64,
     /// It shares the host's memory (Jetson and the like).
     pub integrated: bool,
@@ -27,33 +27,33 @@ pub struct Device {
     pub virtual_memory: bool,
     /// Its memory can be shared as a file descriptor.
     pub fd_handles: bool,
-    /// A NIC can read and write memory that was made for that.
+    /// NICs can read and write memory that was allocated for GPUDirect RDMA.
     pub gpu_direct_rdma: bool,
     /// Its memory can be exported as a dma-buf.
     pub dma_buf: bool,
-    /// Who sees what NICs wrote, without a flush.
+    /// Which GPUs see the writes of NICs in order, without a flush.
     pub writes_order: WritesOrder,
-    /// This process can flush what NICs wrote.
+    /// This process can flush the writes of NICs.
     pub flushes_writes: bool,
     /// It can read host memory that the process itself may only read.
     pub read_only_registration: bool,
-    /// The driver says that streams can write and wait for 64-bit numbers in memory.
+    /// The driver reports that streams can write and wait for 64-bit numbers in memory.
     pub stream_memory_operations: bool,
-    /// The driver says that this process shares it with others through MPS: their kernels run at the same time. Otherwise
-    /// processes take turns. Older drivers do not say.
+    /// The driver reports that this process shares the GPU with others through MPS, so that their kernels run at the same
+    /// time; otherwise processes take turns. False under older drivers, which do not report it.
     pub under_mps: bool,
     /// Compute capability, major and minor.
     pub compute_capability: (u32, u32),
 }
 
 impl Device {
-    /// Whether its work reads the host's memory where it is, at its own speed: the two share it, and
-    /// a copy would gain nothing.
+    /// Whether the GPU's work should read host memory in place: GPU and host share their memory, so a
+    /// copy would gain nothing.
     pub fn reads_host_memory(&self) -> bool {
         self.integrated && self.read_only_registration
     }
 
-    /// Says what the GPU lacks, if it cannot hold a pool.
+    /// Fails if the GPU cannot hold a pool. The error names what it lacks.
     pub fn require_pools(&self) -> Result<(), CudaError> {
         let lack = match (self.virtual_memory, self.fd_handles) {
             (false, _) => "virtual memory management",
@@ -109,7 +109,7 @@ impl Driver {
         }
         let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
         let number = |attribute| self.attribute(device, attribute);
-        // An attribute that an older driver does not know is no error.
+        // For attributes that older drivers do not know: 0 then.
         let newer = |attribute| {
             number(attribute).or_else(|error| match error.code() {
                 Some(CUDA_ERROR_INVALID_VALUE) => Ok(0),
@@ -149,7 +149,7 @@ impl Driver {
     /// Whether work on `device` can access memory of `peer` (over NVLink or PCIe).
     pub fn can_access_peer(&self, device: &Device, peer: &Device) -> Result<bool, CudaError> {
         let mut can: c_int = 0;
-        // SAFETY: the out pointer is ours; the ordinals are ones that the driver gave.
+        // SAFETY: the out pointer is ours; the ordinals are ones that the driver described in `describe`.
         unsafe {
             cu!(
                 self,
@@ -164,7 +164,7 @@ impl Driver {
         Ok(device.uuid == uuid || self.can_access_peer(device, &self.device(uuid)?)?)
     }
 
-    /// Where the GPU is on the PCI bus, as `0000:3b:00.0`.
+    /// The GPU's address on the PCI bus, as in `0000:3b:00.0`.
     pub fn pci_bus_id(&self, device: &Device) -> Result<String, CudaError> {
         let mut text = [0u8; NAME_BYTES];
         // SAFETY: `text` has the length that is passed with it.

@@ -1,5 +1,5 @@
-//! GPU memory that network cards read and write by themselves (GPUDirect RDMA): a range is exported as a dma-buf, which
-//! the kernel driver of a card takes. No module of NVIDIA's (nvidia-peermem) is needed for that.
+//! GPU memory that network cards read and write directly (GPUDirect RDMA): a range is exported as a dma-buf, which the
+//! kernel driver of a card imports. This does not need NVIDIA's kernel module nvidia-peermem.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -10,12 +10,12 @@ use rgaps_pool::PoolError;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Who sees what a card wrote into a GPU's memory before it said so, without a flush.
+/// Whose work sees a card's writes to a GPU's memory once the card has reported them complete, without a flush.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum WritesOrder {
-    /// Nobody.
+    /// No GPU's work: a flush is needed.
     None,
-    /// Work on the GPU whose memory it is.
+    /// Work on the GPU that holds the memory.
     Owner,
     /// Work on any GPU.
     AllDevices,
@@ -32,14 +32,14 @@ impl WritesOrder {
 }
 
 impl Device {
-    /// Says what is lacking, if network cards cannot read and write this GPU's pools.
+    /// Fails if network cards cannot read and write this GPU's pools. The error says what is lacking.
     pub fn require_direct(&self) -> Result<(), CudaError> {
         let lack = if !self.gpu_direct_rdma {
             "the GPU has no GPUDirect RDMA for memory that can be shared"
         } else if !self.dma_buf {
             "its memory cannot be exported as a dma-buf, which takes NVIDIA's open kernel modules and Linux 5.12"
         } else if self.writes_order < WritesOrder::AllDevices && !self.flushes_writes {
-            "what cards write is neither in order nor can be flushed"
+            "the writes of network cards are not kept in order and cannot be flushed"
         } else {
             return Ok(());
         };
@@ -52,7 +52,7 @@ impl Device {
 }
 
 impl CudaMapping {
-    /// A dma-buf of a range, which keeps the memory. Both numbers are multiples of the host's page size.
+    /// Exports a range as a dma-buf, which keeps the memory alive. Both numbers are multiples of the host's page size.
     pub fn dmabuf(&self, offset: u64, bytes: u64) -> Result<OwnedFd, PoolError> {
         let address = self.address(offset, bytes)?;
         let context = self.context();
@@ -83,15 +83,15 @@ impl Context {
             )
         };
         driver.check(call, code)?;
-        // SAFETY: the driver opened the descriptor for us; nobody else knows it.
+        // SAFETY: the driver has just opened the descriptor for us, and nothing else in this process owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: sets a flag of a descriptor that we own, which must not leak into programs that this process starts.
         unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
         Ok(fd)
     }
 
-    /// What cards wrote into the memory of this GPU, as far as they have said so, is seen by work on any GPU that is
-    /// queued from now on. Takes no time where the machine keeps that order by itself.
+    /// Makes writes of cards to this GPU's memory, which the cards have reported complete, visible to all work that is queued
+    /// on any GPU after this call. Returns at once where the hardware keeps that order by itself.
     pub fn order_direct_writes(&self) -> Result<(), CudaError> {
         if self.device().writes_order == WritesOrder::AllDevices {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The loaded driver.
+//! The loaded CUDA driver, and the macros that call its functions.
 
 use crate::abi::*;
 use crate::error::{hint, CudaError};
@@ -25,7 +25,7 @@ macro_rules! cu {
 }
 pub(crate) use cu;
 
-/// The same for a function that not every driver has.
+/// `cu!` for a function that older drivers lack: fails with [`CudaError::Lacks`] there.
 macro_rules! cu_newer {
     ($driver:expr, $name:ident($($argument:expr),* $(,)?)) => {{
         let driver: &$crate::driver::Driver = $driver;
@@ -44,7 +44,7 @@ impl Driver {
         Driver::attach()?.initialised()
     }
 
-    /// The same without initialising it: to look at what others do with it.
+    /// Loads the same driver without initialising it, for looking at what the rest of the process does with it.
     pub(crate) fn attach() -> Result<Arc<Driver>, CudaError> {
         match std::env::var_os(LIBRARY_ENV).filter(|path| !path.is_empty()) {
             Some(path) => Driver::open(&path),
@@ -58,7 +58,7 @@ impl Driver {
     }
 
     fn initialised(self: Arc<Self>) -> Result<Arc<Driver>, CudaError> {
-        // SAFETY: cuInit takes 0 and may be called more than once.
+        // SAFETY: cuInit takes the number 0 and may be called more than once.
         unsafe { cu!(&self, cuInit(0))? };
         Ok(self)
     }
@@ -82,7 +82,7 @@ impl Driver {
         }))
     }
 
-    /// What was loaded, as it was asked for.
+    /// The name or path by which the library was loaded.
     pub fn library(&self) -> &str {
         &self.library
     }

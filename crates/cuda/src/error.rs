@@ -1,4 +1,4 @@
-//! What goes wrong with GPUs.
+//! Errors of the CUDA driver, with advice for users.
 
 use crate::abi::*;
 use rgaps_layout::{Domain, GpuUuid};
@@ -14,12 +14,12 @@ pub enum CudaError {
          container with GPU access"
     )]
     LibraryMissing {
-        /// What was looked for.
+        /// The name or path that the loader looked for.
         library: String,
-        /// What the loader said.
+        /// The loader's message.
         reason: String,
     },
-    /// The library is older than what we need.
+    /// The library is older than this crate needs.
     #[error(
         "the CUDA driver {library} (it supports CUDA {version}) has no {symbol}; \
          update the NVIDIA driver to one for CUDA 11.4 or later"
@@ -29,10 +29,10 @@ pub enum CudaError {
         library: String,
         /// The first function that it lacks.
         symbol: &'static str,
-        /// The CUDA version that it says it supports.
+        /// The CUDA version that it reports to support.
         version: String,
     },
-    /// A call failed; `cuInit` too.
+    /// A call of the driver failed.
     #[error("{call} failed: {name} ({code}); {hint}")]
     Call {
         /// The driver function.
@@ -52,7 +52,7 @@ pub enum CudaError {
     NoSuchDevice {
         /// The GPU that was asked for.
         uuid: GpuUuid,
-        /// Those that there are.
+        /// The UUIDs of the visible GPUs, or "none".
         visible: String,
     },
     /// The GPU lacks something that pools need.
@@ -65,7 +65,7 @@ pub enum CudaError {
         /// What it lacks.
         lack: &'static str,
     },
-    /// Network cards cannot read and write its memory.
+    /// Network cards cannot read and write the GPU's memory.
     #[error("{uuid} ({name}): {lack}")]
     NoDirect {
         /// The GPU.
@@ -78,13 +78,13 @@ pub enum CudaError {
     /// The value is not the handle of a stream.
     #[error("0x{0:x} is not a CUDA stream; pass a CUstream, or 0 for the default stream")]
     NotAStream(u64),
-    /// The stream is recording a graph, so nothing runs on it that could be waited for.
+    /// The stream is capturing a graph: its work does not run, so no one can wait for it.
     #[error(
         "the stream is capturing a CUDA graph; publish and release outside the capture, \
          or on another stream"
     )]
     Capturing,
-    /// The driver is too old for something that pools do without.
+    /// The driver lacks a function that pools do not need but the caller does.
     #[error(
         "the CUDA driver (it supports CUDA {version}) has no {call}; update the NVIDIA driver to \
          one for CUDA 12.0 or later"
@@ -92,16 +92,16 @@ pub enum CudaError {
     Lacks {
         /// The function.
         call: &'static str,
-        /// The CUDA version that the driver says it supports.
+        /// The CUDA version that the driver reports to support.
         version: String,
     },
-    /// Memory operations on streams are there and do not do what they should.
+    /// The driver has memory operations on streams, but a probe of them failed. Contains the step that failed.
     #[error("stream memory operations do not work here: {0}")]
     MemoryOperations(&'static str),
 }
 
 impl CudaError {
-    /// As an error of the pool in the memory of `uuid`.
+    /// Converts to an error of the pool in the memory of `uuid`.
     pub fn into_pool(self, uuid: GpuUuid) -> PoolError {
         match self {
             CudaError::Call {
@@ -140,12 +140,12 @@ impl CudaError {
         }
     }
 
-    /// What MPS has to do with it, if a call failed because of MPS.
+    /// How MPS failed the process. None: the error does not come from MPS.
     pub fn mps(&self) -> Option<MpsFailure> {
         self.code().and_then(MpsFailure::of)
     }
 
-    /// The number of the driver's error, where a call failed.
+    /// The driver's error code. None: the error is not that of a call.
     pub fn code(&self) -> Option<i32> {
         match self {
             CudaError::Call { code, .. } => Some(*code),
@@ -153,7 +153,7 @@ impl CudaError {
         }
     }
 
-    /// Whether that is also what the driver says of a stream that was destroyed.
+    /// Whether the error may mean that the stream was destroyed. (A destroyed context has the same code.)
     pub fn is_lost_stream(&self) -> bool {
         self.code() == Some(CUDA_ERROR_CONTEXT_IS_DESTROYED)
     }
@@ -161,7 +161,7 @@ impl CudaError {
     /// Whether the context is lost: every further call in it fails, and only a new process helps.
     pub fn is_lost(&self) -> bool {
         match self {
-            // A primary context that we retained is gone only after a reset of the device.
+            // We retained the primary context, so only a reset of the device can have destroyed it.
             CudaError::Call {
                 call: "cuCtxPushCurrent",
                 code: CUDA_ERROR_INVALID_CONTEXT,
@@ -177,22 +177,22 @@ impl CudaError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MpsFailure {
-    /// Its control daemon or server does not answer this process.
+    /// MPS's control daemon or server does not answer this process.
     ConnectionFailed,
-    /// The server broke off: it has ended, or a fellow's fault ended all its clients' contexts.
+    /// The server ended, or the fault of another client ended the contexts of all clients.
     ServerLost,
-    /// The server recovers from a fault, or waits for its clients of before to end.
+    /// The server is starting or recovering from a fault, which takes until its earlier clients have ended.
     ServerNotReady,
-    /// No room for another client.
+    /// The server has its maximum of clients.
     TooManyClients,
-    /// No room for another connection to the GPU.
+    /// MPS has no hardware connection to the GPU left.
     TooManyConnections,
-    /// Somebody had MPS end this process's contexts.
+    /// An operator ended this process's contexts through MPS (`terminate_client`).
     Terminated,
 }
 
 impl MpsFailure {
-    /// By the driver's number.
+    /// The failure that a driver's error code stands for. None: the code is not one of MPS.
     pub fn of(code: i32) -> Option<MpsFailure> {
         Some(match code {
             805 => MpsFailure::ConnectionFailed,
@@ -209,19 +209,19 @@ impl MpsFailure {
     fn hint(self) -> &'static str {
         match self {
             MpsFailure::ConnectionFailed => {
-                "MPS does not take this process: it has ended, or is another user's (it serves one at \
+                "MPS does not accept this process: MPS has ended, or serves another user (it serves one at \
                  a time): see 'rgaps doctor', and start the process anew with 'rgaps run'"
             }
             MpsFailure::ServerLost => {
-                "the MPS server has ended or broken off, perhaps by another process's fault; this \
+                "the MPS server has ended, or another process's fault ended all its clients' contexts; this \
                  process's CUDA context is lost: restart the process"
             }
             MpsFailure::ServerNotReady => {
-                "the MPS server is starting, recovering from a fault until the clients of before have \
+                "the MPS server is starting, recovering from a fault until its earlier clients have \
                  ended, or serves another user: try again, and end processes whose context is lost"
             }
             MpsFailure::TooManyClients => {
-                "MPS has all the clients that it can have (48 on a GPU, 16 before Volta): end some, or \
+                "MPS has the most clients that it can have (48 on a GPU, 16 before Volta): end some, or \
                  start this process outside MPS"
             }
             MpsFailure::TooManyConnections => {
@@ -236,8 +236,8 @@ impl MpsFailure {
     }
 }
 
-/// Whether the number of a driver's error means that the context is lost: those that cuda.h
-/// describes as leaving the process in an inconsistent state, and the ends of a context.
+/// Whether a driver's error code means that the context is lost: cuda.h says that the error leaves
+/// the process in an inconsistent state, or the context has been destroyed.
 pub fn is_lost_context(code: i32) -> bool {
     matches!(
         code,

@@ -1,4 +1,4 @@
-//! Streams that users hand to us.
+//! Work on streams that users created and named by handle.
 
 use crate::abi::*;
 use crate::context::{Context, Entered};
@@ -9,22 +9,21 @@ use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Streams that a user names by handle.
+/// Opens streams that a user names by handle.
 ///
-/// The driver follows a handle without looking at it, so a wrong one can end the process. What can
-/// be seen from outside is checked first: a handle is the address of an object of the driver.
+/// A handle is the address of an object of the driver. The driver dereferences it unchecked, so a wrong
+/// one can crash the process. So we first check that the address is aligned and mapped.
 #[derive(Debug, Default)]
 pub struct ForeignStreams {
-    /// The last handle that was found to be an address, so that the check is made once and not on
-    /// every message. A hint: a torn or stale value costs one more check.
+    /// The last handle that passed the check, so that messages on one stream do not repeat it. 0: none.
+    /// Only a cache: threads that use several streams check more often.
     last_checked: AtomicU64,
 }
 
-/// A user's stream to work with: its context is current on this thread until this is dropped, and
-/// it captures no graph.
+/// A user's stream that captures no graph. Its context is current on this thread until this is dropped.
 ///
-/// Nothing here waits on the CPU but [`synchronize`](Self::synchronize), and what is queued where
-/// the driver's queue is full.
+/// Only [`synchronize`](Self::synchronize) waits on the CPU, and queueing where the driver's queue is
+/// full.
 pub struct OnStream<'a> {
     driver: &'a Driver,
     raw: CUstream,
@@ -32,9 +31,9 @@ pub struct OnStream<'a> {
 }
 
 impl ForeignStreams {
-    /// Enters the context of `stream`, which is `context` or another one of the user's.
-    /// [`CudaError::Capturing`] where it captures a graph: nothing queued would run, and asking
-    /// about its work would spoil the capture.
+    /// Enters the context of `stream`, which is `context` or another one of the user's. Fails with
+    /// [`CudaError::Capturing`] if the stream captures a graph: queued work would not run, and asking
+    /// about the stream's work would invalidate the capture.
     pub fn enter<'a>(
         &self,
         context: &'a Context,
@@ -61,12 +60,12 @@ impl ForeignStreams {
         let raw = stream.0 as CUstream;
         let entered = if raw > CU_STREAM_PER_THREAD {
             self.check_handle(stream.0)?;
-            // SAFETY: the user, who gave the handle for this call, promises a live stream; it is no special one, and
-            // `check_handle` has found memory there.
+            // SAFETY: the user promises a live stream for the length of this call; it is not a special handle, and
+            // `check_handle` has found mapped memory there.
             Some(unsafe { context.enter_of(raw)? })
         } else if context.caller_is_on_device() {
-            // The special handles mean a stream of the current context. Where the caller works in
-            // a context of this GPU, that is the one that he means, and else the primary one.
+            // The special handles mean a stream of the current context. If that is a context of this
+            // GPU, the caller means it; otherwise he means the primary context, which we enter below.
             None
         } else {
             Some(context.enter()?)
@@ -97,44 +96,45 @@ impl OnStream<'_> {
 
     fn is_capturing(&self) -> Result<bool, CudaError> {
         let mut capture: c_int = CU_STREAM_CAPTURE_STATUS_NONE;
-        // SAFETY: the out pointer is ours. The handle is special, or the user promised a live stream when he gave it for
-        // this call, and `check_handle` has found memory there.
+        // SAFETY: the out pointer is ours. The handle is special, or the user promises a live stream for the length of this
+        // call, and `check_handle` has found mapped memory there.
         unsafe { cu!(self.driver, cuStreamIsCapturing(self.raw, &mut capture))? };
         Ok(capture != CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
     /// Whether all work queued so far has finished.
     pub fn is_idle(&self) -> Result<bool, CudaError> {
-        // SAFETY: the stream is the user's, who gave it for this call and keeps it that long.
+        // SAFETY: the user promises that the stream lives until this call returns.
         match unsafe { (self.driver.table().cuStreamQuery)(self.raw) } {
             CUDA_ERROR_NOT_READY => Ok(false),
             code => self.driver.check("cuStreamQuery", code).map(|()| true),
         }
     }
 
-    /// Waits on the CPU until it has.
+    /// Waits on the CPU until all work queued so far has finished.
     pub fn synchronize(&self) -> Result<(), CudaError> {
-        // SAFETY: the stream is the user's, who gave it for this call and keeps it that long.
+        // SAFETY: the user promises that the stream lives until this call returns.
         unsafe { cu!(self.driver, cuStreamSynchronize(self.raw)) }
     }
 
-    /// A number that no other stream of this process ever had or will have; handles are used again.
+    /// The driver's number of the stream, which no other stream of this process ever has. (The driver reuses
+    /// handles.)
     pub fn id(&self) -> Result<u64, CudaError> {
         let mut id = 0;
-        // SAFETY: the stream is the user's, who gave it for this call and keeps it that long; the out pointer is ours.
+        // SAFETY: the user promises that the stream lives until this call returns; the out pointer is ours.
         unsafe { cu_newer!(self.driver, cuStreamGetId(self.raw, &mut id))? };
         Ok(id)
     }
 
-    /// Queues writing `value` behind all work queued so far, and behind that work's effects on
-    /// memory, for whoever reads the value, on the CPU or any GPU.
+    /// Queues a write of `value` behind all work queued so far. Whoever reads the value, on the CPU or any
+    /// GPU, also sees all that this work wrote to memory.
     ///
     /// # Safety
     /// `address`, a multiple of 8, is memory that GPUs of this process may write (see
-    /// [`Registered`](crate::Registered)), until the work has finished; who reads it meanwhile
-    /// does so by atomic loads.
+    /// [`Registered`](crate::Registered)), until the work has finished; all who read it meanwhile use
+    /// atomic loads.
     pub unsafe fn write_value(&self, address: u64, value: u64) -> Result<(), CudaError> {
-        // SAFETY: the stream is the user's, who gave it for this call and keeps it that long. GPUs may write the address
+        // SAFETY: the user promises that the stream lives until this call returns. GPUs may write the address
         // until the work has finished, as our caller promises.
         unsafe {
             cu_newer!(
@@ -145,13 +145,13 @@ impl OnStream<'_> {
     }
 
     /// Queues waiting until the number at `address` is `value` or greater, in the cyclic order of
-    /// 64-bit numbers. All work queued later waits, and sees what was written before that number.
+    /// 64-bit numbers. All work queued later waits, and sees all that the number's writer wrote before it.
     ///
     /// # Safety
     /// `address`, a multiple of 8, is memory that GPUs of this process may read until the wait has
-    /// ended; who writes it meanwhile does so by atomic stores.
+    /// ended; all who write it meanwhile use atomic stores.
     pub unsafe fn wait_value(&self, address: u64, value: u64) -> Result<(), CudaError> {
-        // SAFETY: the stream is the user's, who gave it for this call and keeps it that long. GPUs may read the address
+        // SAFETY: the user promises that the stream lives until this call returns. GPUs may read the address
         // until the wait has ended, as our caller promises.
         unsafe {
             cu_newer!(
@@ -167,7 +167,7 @@ impl OnStream<'_> {
     /// Both ranges are valid until the work has finished, and nothing else writes the source or
     /// touches the destination until then.
     pub unsafe fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), CudaError> {
-        // SAFETY: the stream is the user's, who gave it for this call and keeps it that long. Our caller promises that both
+        // SAFETY: the user promises that the stream lives until this call returns. Our caller promises that both
         // ranges stay, and that the copy has them to itself, until the work has finished.
         unsafe {
             cu!(

@@ -1,4 +1,4 @@
-//! Physical GPU memory by its handle, and the range of addresses that it is mapped into.
+//! CUDA's virtual memory management: physical GPU memory, and the address range that it is mapped into.
 
 use crate::abi::*;
 use crate::device::Device;
@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// What segments of `device` are made of.
+/// The kind of memory that segments on `device` consist of: pinned, and exportable as a file descriptor.
 pub(crate) fn properties(device: &Device, gpu_direct_rdma: bool) -> CUmemAllocationProp {
     CUmemAllocationProp {
         type_: CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -40,8 +40,8 @@ pub(crate) fn granularity(driver: &Driver, device: &Device) -> Result<u64, CudaE
     Ok(bytes as u64)
 }
 
-/// A reference to physical memory. The memory itself lives until the last reference, descriptor
-/// and mapping of it, in all processes, is gone.
+/// A reference to physical memory. The driver frees the memory with its last reference, descriptor or
+/// mapping in any process.
 pub(crate) struct Allocation {
     driver: Arc<Driver>,
     raw: CUmemGenericAllocationHandle,
@@ -69,7 +69,7 @@ impl Allocation {
         fd: BorrowedFd<'_>,
     ) -> Result<Allocation, CudaError> {
         let mut raw = 0;
-        // The driver takes the number of the descriptor in the place of a pointer.
+        // The driver expects the number of the descriptor in a pointer argument.
         let number = fd.as_raw_fd() as usize as *mut c_void;
         // SAFETY: the out pointer is ours; the descriptor is open for the length of the call.
         unsafe {
@@ -103,15 +103,16 @@ impl Allocation {
                 )
             )?;
         }
-        // SAFETY: the driver opened the descriptor for us; nobody else knows it.
+        // SAFETY: the driver has just opened the descriptor for us, and nothing else in this process owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: sets a flag of a descriptor that we own. It must not leak into programs that
-        // this process starts; whether the driver sets the flag is not documented.
+        // Programs that this process starts must not inherit the descriptor; whether the driver sets
+        // the flag is not documented.
+        // SAFETY: sets a flag of a descriptor that `fd` owns.
         unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
         Ok(fd)
     }
 
-    /// What the memory is.
+    /// The kind and the location of the memory.
     pub(crate) fn properties(&self) -> Result<CUmemAllocationProp, CudaError> {
         let mut found = CUmemAllocationProp {
             type_: 0,
@@ -133,7 +134,7 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: the handle came from create or import, once, and is released here only.
+        // SAFETY: the handle came from one create or import, and only this drop releases it.
         if let Err(error) = unsafe { cu!(&self.driver, cuMemRelease(self.raw)) } {
             tracing::warn!(%error, "GPU memory handle not released");
         }
@@ -145,12 +146,12 @@ pub(crate) struct Reservation {
     driver: Arc<Driver>,
     base: CUdeviceptr,
     bytes: u64,
-    /// Sizes of what is mapped, in order. Each has to be unmapped as it was mapped.
+    /// Bytes of each mapping, in address order. The driver unmaps only whole mappings.
     mapped: Vec<u64>,
 }
 
 impl Reservation {
-    /// Reserves `bytes` bytes of addresses. They and the first address are multiples of the
+    /// Reserves `bytes` bytes of addresses. `bytes` and the first address are multiples of the
     /// granularity.
     pub(crate) fn new(
         driver: &Arc<Driver>,
@@ -187,17 +188,17 @@ impl Reservation {
         self.mapped.iter().sum()
     }
 
-    /// Maps `bytes` bytes of memory behind what is mapped; nobody may access them yet. The memory
-    /// stays alive while it is mapped. The caller checked that they fit.
+    /// Maps `bytes` bytes of memory behind the earlier mappings; no device may access them until
+    /// [`allow`](Self::allow). The mapping keeps the memory alive. The caller has checked that the bytes fit.
     pub(crate) fn map(&mut self, memory: &Allocation, bytes: u64) -> Result<(), CudaError> {
         let at = self.base + self.mapped();
-        // SAFETY: the addresses are of our reservation and free; the handle is live.
+        // SAFETY: the addresses lie in our reservation, behind all mappings; the handle lives as long as `memory`.
         unsafe { cu!(&self.driver, cuMemMap(at, bytes as usize, 0, memory.raw, 0))? };
         self.mapped.push(bytes);
         Ok(())
     }
 
-    /// Lets `device` access what was mapped last.
+    /// Lets `device` access the last mapping.
     pub(crate) fn allow(&self, device: &Device, access: Access) -> Result<(), CudaError> {
         let Some(last) = self.mapped.last() else {
             return Ok(());
@@ -213,19 +214,19 @@ impl Reservation {
                 Access::ReadWrite => CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
             },
         };
-        // SAFETY: the range is the last one that `map` mapped; the one description is ours.
+        // SAFETY: the range is the last one that `map` mapped; the count of 1 matches the one description.
         unsafe { cu!(&self.driver, cuMemSetAccess(at, *last as usize, &wanted, 1)) }
     }
 
-    /// Takes back what was mapped last. It stays in the list if the driver refuses, so that drop
-    /// tries again.
+    /// Unmaps the last mapping. If the driver refuses, the mapping stays in the list, so that drop tries
+    /// again.
     pub(crate) fn unmap_last(&mut self) -> Result<(), CudaError> {
         let Some(last) = self.mapped.pop() else {
             return Ok(());
         };
         let at = self.base + self.mapped();
-        // SAFETY: exactly the range that `map` mapped. Whoever owns the reservation promises that
-        // no work that uses it is queued any more.
+        // SAFETY: exactly the range that `map` mapped. The owner of the reservation has waited for all
+        // work that uses the range.
         let result = unsafe { cu!(&self.driver, cuMemUnmap(at, last as usize)) };
         if result.is_err() {
             self.mapped.push(last);
@@ -238,12 +239,12 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         while !self.mapped.is_empty() {
             if let Err(error) = self.unmap_last() {
-                // The addresses cannot be given back while memory is mapped in them.
+                // The driver cannot free the addresses while memory is mapped there.
                 tracing::warn!(%error, "GPU memory not unmapped, its addresses stay reserved");
                 return;
             }
         }
-        // SAFETY: the range as it was reserved, with nothing mapped in it.
+        // SAFETY: the whole range that `new` reserved; the loop above has unmapped everything in it.
         let freed = unsafe {
             cu!(
                 &self.driver,

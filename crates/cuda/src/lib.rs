@@ -1,10 +1,9 @@
 //! GPU memory behind the pool's segment abstraction.
 //!
-//! The CUDA driver is a library that is looked for when the program runs ([`Driver::load`]), so
-//! the same binary runs where no GPU is and says why it has none. The crate binds the functions
-//! that it uses and no others (`table`), and keeps each resource (allocation handle, reserved
-//! addresses, primary context, stream) in a type whose drop gives it back, so that a failing call
-//! half way leaves nothing behind.
+//! [`Driver::load`] loads the CUDA driver at run time, so the same binary runs on machines without a
+//! GPU and reports why it has none. The crate binds only the functions that it uses (`table`). A type of
+//! its own holds each resource (allocation handle, reserved addresses, primary context, stream) and
+//! frees it on drop, so a call that fails half way leaves nothing behind.
 //!
 //! Memory comes from the driver's virtual memory management only: physical allocations that travel
 //! as file descriptors, mapped into an address range that was reserved for the whole pool. The
@@ -13,8 +12,8 @@
 //! [`CudaMapping`], retains the device's primary context, which is the one that torch and every
 //! other user of the CUDA runtime has too, and never that of another device.
 //!
-//! Every call pushes the context and pops it again: it works on any thread and leaves the caller's
-//! current context alone.
+//! Every call pushes the context and pops it again, so it works on any thread and keeps the caller's
+//! current context.
 
 #![warn(clippy::too_many_lines)]
 mod abi;

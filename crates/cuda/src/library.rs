@@ -4,14 +4,13 @@ use std::ffi::{c_void, CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::NonNull;
 
-/// Names the driver library, in place of the system's.
+/// The environment variable that names a driver library to load in place of the system's.
 pub const LIBRARY_ENV: &str = "RGAPS_CUDA_LIBRARY";
 
 /// The system's driver. The toolkit's `libcuda.so` is a link for the linker, often to a stub.
 pub(crate) const SYSTEM_LIBRARY: &str = "libcuda.so.1";
 
-/// A library that stays loaded until the process ends: the driver starts threads and registers
-/// handlers, so it is never closed.
+/// A loaded library. It is never closed, since the driver starts threads and registers handlers.
 pub struct Library {
     handle: NonNull<c_void>,
 }
@@ -22,8 +21,8 @@ unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 
 impl Library {
-    /// The driver that [`LIBRARY_ENV`](crate::LIBRARY_ENV) names, or else the system's, for callers with a table of functions of
-    /// their own. It is not initialised.
+    /// Loads the driver that [`LIBRARY_ENV`](crate::LIBRARY_ENV) names, or else the system's, without initialising it. For
+    /// callers that resolve functions themselves.
     pub fn driver() -> Result<Library, String> {
         match std::env::var_os(LIBRARY_ENV).filter(|path| !path.is_empty()) {
             Some(path) => Library::open(&path),
@@ -31,19 +30,19 @@ impl Library {
         }
     }
 
-    /// Loads `path` (a name without a slash is searched for as the system does).
+    /// Loads `path`. A name without a slash is searched for in the system's library folders, as `dlopen` does.
     pub fn open(path: &OsStr) -> Result<Library, String> {
         let path = CString::new(path.as_bytes())
             .map_err(|_| "the path contains a NUL character".to_owned())?;
-        // SAFETY: the path is a C string. Loading runs the library's initialisers, which is what
-        // the user asks for by installing it as the driver or naming it in the environment.
+        // SAFETY: the path is a C string. Loading runs the library's initialisers; the user trusts them, since he
+        // installed the library as the driver or named it in the environment.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         NonNull::new(handle)
             .map(|handle| Library { handle })
             .ok_or_else(last_error)
     }
 
-    /// Address of a symbol.
+    /// The address of a symbol. None: the library lacks it.
     pub fn symbol(&self, name: &CStr) -> Option<*mut c_void> {
         // SAFETY: the handle is of a library that `open` loaded and that is never closed.
         let address = unsafe { libc::dlsym(self.handle.as_ptr(), name.as_ptr()) };

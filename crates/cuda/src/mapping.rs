@@ -17,10 +17,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Segments of GPU memory mapped one behind the other into a reserved address range.
 ///
-/// Copies run on a stream of the mapping's own and are waited for: they do not wait for work that
-/// the user queued elsewhere ([`synchronize`](Mapping::synchronize) does), and that work does not
-/// wait for them. Dropping the mapping takes the addresses away, so whoever drops it has waited
-/// for the work that uses them.
+/// Each copy runs on the mapping's own stream, and the call returns when it has finished. Copies do not
+/// wait for work on the user's streams ([`synchronize`](Mapping::synchronize) does), and that work does
+/// not wait for copies. Dropping the mapping unmaps the addresses: the owner waits first for all work
+/// that uses them.
 pub struct CudaMapping {
     // Fields drop in this order: addresses before the stream, the stream before the context.
     addresses: Mutex<Reservation>,
@@ -31,8 +31,9 @@ pub struct CudaMapping {
     base: u64,
     cap: u64,
     granularity: u64,
-    /// Grows only, under the lock of `addresses`. SYNC POINT mapped: the Release store in `extend`
-    /// pairs with the Acquire load in `mapped`, so whoever sees a size may use the bytes below it.
+    /// Bytes mapped and accessible, from the start. Only grows, under the lock of `addresses`. SYNC POINT mapped: the
+    /// Release store in `extend` pairs with the Acquire load in `mapped`, so a thread that reads a size may use the
+    /// bytes below it.
     mapped: AtomicU64,
 }
 
@@ -76,12 +77,12 @@ impl CudaMapping {
         })
     }
 
-    /// The context it lives in, for streams of one's own.
+    /// The context it lives in, in which callers may create streams.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// A user's stream, to work with in its order; an error where it is capturing a graph.
+    /// Opens a user's stream for work in its order. Fails if the stream is capturing a graph.
     pub fn on_stream(&self, stream: Stream) -> Result<OnStream<'_>, CudaError> {
         self.foreign.enter(&self.context, stream)
     }
@@ -134,7 +135,7 @@ impl Mapping for CudaMapping {
     }
 
     fn extend(&self, fd: BorrowedFd<'_>, bytes: u64) -> Result<(), PoolError> {
-        // How much fits is another question, with another answer.
+        // Only the granularity is checked here: a segment that does not fit gets `CapReached` below.
         check_size(bytes, self.granularity, u64::MAX)?;
         let mut addresses = self
             .addresses
@@ -146,14 +147,14 @@ impl Mapping for CudaMapping {
         }
         let device = self.context.device();
         let _entered = self.context.enter().map_err(|error| self.fail(error))?;
-        // What an earlier call mapped and could neither open nor take back is in the way.
+        // An earlier call may have mapped a segment that it could neither make accessible nor unmap again.
         while addresses.mapped() > mapped {
             addresses.unmap_last().map_err(|error| self.fail(error))?;
         }
         let memory = import(self.context.driver(), device, fd)?;
-        // Which GPU the memory is on is not compared here: its number is the one of the process
-        // that made it, which may count GPUs differently. Access is granted to our GPU only, so
-        // memory of another is refused by the driver unless the two are peers.
+        // The GPU's ordinal is not compared here: it is the one of the process that created the
+        // memory, which may count GPUs differently. `allow` grants access to our GPU only, so the
+        // driver refuses memory of another GPU unless the two are peers.
         let found = memory.properties().map_err(|error| self.fail(error))?;
         if found.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
             return Err(PoolError::Untrusted("it is not memory of a GPU".to_owned()));
@@ -166,7 +167,7 @@ impl Mapping for CudaMapping {
             })?;
         if let Err(error) = addresses.allow(device, self.access) {
             if let Err(unmap) = addresses.unmap_last() {
-                tracing::warn!(error = %unmap, "a segment without access stays mapped for now");
+                tracing::warn!(error = %unmap, "a segment that the GPU cannot access stays mapped until the pool grows");
             }
             return Err(self.fail(error));
         }
@@ -179,7 +180,7 @@ impl Mapping for CudaMapping {
         if bytes.is_empty() {
             return Ok(());
         }
-        // SAFETY: the range is mapped read-write and stays so while `self` lives.
+        // SAFETY: `writable_address` found the range mapped read-write, and it stays so while `self` lives.
         unsafe { self.copies.write(to, bytes) }.map_err(|error| self.fail(error))
     }
 
@@ -188,7 +189,7 @@ impl Mapping for CudaMapping {
         if bytes.is_empty() {
             return Ok(());
         }
-        // SAFETY: the range is mapped and stays so while `self` lives.
+        // SAFETY: `address` found the range mapped, and it stays so while `self` lives.
         unsafe { self.copies.read(bytes, from) }.map_err(|error| self.fail(error))
     }
 
@@ -212,9 +213,9 @@ impl Mapping for CudaMapping {
 
 impl Drop for CudaMapping {
     fn drop(&mut self) {
-        // A copy whose wait failed may still run, and must not find its addresses gone.
+        // A copy whose wait failed may still run, and needs its addresses until it has finished.
         if let Err(error) = self.copies.synchronize() {
-            tracing::debug!(%error, "a pool is unmapped without having waited for its copies");
+            tracing::debug!(%error, "waiting for the copies of a pool failed; it is unmapped without waiting");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whether streams can write and wait for numbers in host memory, found out by doing it.
+//! A probe: can streams write numbers to host memory, and wait for numbers there?
 
 use crate::context::Context;
 use crate::error::CudaError;
@@ -11,18 +11,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long an operation may take that normally takes microseconds.
+/// The time limit for an operation that normally takes microseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Numbers that differ in both halves.
+/// Numbers whose two halves both differ, so that a half write shows.
 const WRITTEN: u64 = 3 << 32 | 5;
 const AWAITED: u64 = 4 << 32 | 1;
 
-/// Registers a page of shared memory, lets a stream write to it and wait for it, and says what of
-/// that does not work. What the driver says it supports is not enough: containers, MPS and limits
-/// on locked memory have a say in it.
+/// Registers a page of shared memory, and has a stream write a number there and wait for one. Fails with
+/// the first step that does not work. The attributes that the driver reports are not enough: containers,
+/// MPS and limits on locked memory can prevent these operations.
 ///
-/// Waits for no work but its own, and so leaves the page registered until the context ends.
+/// The page stays registered until the context ends, since unregistering it would wait for the user's work.
 pub fn memory_operations_work(context: &Arc<Context>) -> Result<(), CudaError> {
     let page = Page::new().ok_or(CudaError::MemoryOperations("there is no memory for a page"))?;
     // SAFETY: the page is ours and is never unmapped once it is registered.
@@ -39,7 +39,8 @@ pub fn memory_operations_work(context: &Arc<Context>) -> Result<(), CudaError> {
     let (at_written, at_awaited) = (at, at + 8);
 
     let outcome = (|| {
-        // SAFETY: both addresses are of the registered page, whose words are atomic; it stays.
+        // SAFETY: both addresses lie in the registered page, which is never unmapped; this function reads and writes
+        // its words atomically.
         unsafe {
             on.write_value(at_written, WRITTEN)?;
             on.wait_value(at_written, WRITTEN)?;
@@ -57,20 +58,20 @@ pub fn memory_operations_work(context: &Arc<Context>) -> Result<(), CudaError> {
         }
         Ok(())
     })();
-    // Whatever came of it, the stream is let go on.
+    // Ends the stream's waits, also after a failure.
     awaited.store(AWAITED, Ordering::Release);
     written.store(WRITTEN, Ordering::Release);
     let ended = within_patience(|| on.is_idle());
     drop(on);
     if !matches!(ended, Ok(true)) {
-        // Work that hangs might be waited for where the stream is destroyed.
+        // Destroying the stream might wait forever for work that hangs, so the stream is leaked.
         std::mem::forget(stream);
     }
     outcome?;
     match ended? {
         true => Ok(()),
         false => Err(CudaError::MemoryOperations(
-            "a stream waits for a number that is there",
+            "a stream kept waiting for a number that was written",
         )),
     }
 }
@@ -88,7 +89,7 @@ fn within_patience(mut is_so: impl FnMut() -> Result<bool, CudaError>) -> Result
     }
 }
 
-/// A page that could be shared, as those are in which the numbers are later.
+/// A shared anonymous page, like the shared memory in which streams use numbers later.
 struct Page {
     start: NonNull<AtomicU64>,
     bytes: usize,
@@ -100,7 +101,7 @@ impl Page {
         let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping where the kernel likes.
+        // SAFETY: a new mapping at an address of the kernel's choice, so it replaces none.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return None;
@@ -117,7 +118,8 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nobody uses any more.
+        // SAFETY: `new` made the mapping, and references to its words borrow `self`, so none is left. A registered page is in a
+        // `ManuallyDrop` and never dropped.
         unsafe { libc::munmap(self.start.as_ptr().cast::<c_void>(), self.bytes) };
     }
 }

@@ -1,4 +1,4 @@
-//! Kernels, loaded from text.
+//! GPU kernels that the driver compiles from PTX text.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -9,13 +9,13 @@ use std::ffi::{c_void, CStr};
 use std::fmt;
 use std::sync::Arc;
 
-/// Kernels in a context, until this value and all their [`Kernel`]s are dropped.
+/// Kernels loaded in a context, until this value and all its [`Kernel`]s are dropped.
 pub struct Module {
     context: Arc<Context>,
     raw: CUmodule,
 }
 
-/// One of a module.
+/// One kernel of a module, which it keeps loaded.
 #[derive(Clone)]
 pub struct Kernel {
     module: Arc<Module>,
@@ -28,8 +28,8 @@ impl Module {
         let mut raw: CUmodule = 0;
         {
             let _entered = context.enter()?;
-            // SAFETY: the out pointer is ours; PTX is text that ends in NUL. What the kernels do
-            // is for those to vouch for who launch them.
+            // SAFETY: the out pointer is ours; PTX is text that ends in NUL. Loading runs no kernel:
+            // the callers of `launch` answer for what kernels do.
             unsafe {
                 cu!(
                     context.driver(),
@@ -67,9 +67,9 @@ impl Kernel {
     /// Queues running the kernel on a stream of the module's context.
     ///
     /// # Safety
-    /// The kernel has as many parameters, all 64 bits wide, and does nothing wrong with these
-    /// values; the memory that it uses is valid until the work has finished. The module is kept
-    /// until then.
+    /// The kernel takes exactly these parameters, all 64 bits wide, and accesses only memory that it
+    /// may use with these values. That memory stays valid, and the module loaded, until the work has
+    /// finished.
     pub unsafe fn launch(
         &self,
         on: &OnStream<'_>,
@@ -80,8 +80,8 @@ impl Kernel {
             .iter()
             .map(|value| (&raw const *value).cast_mut().cast())
             .collect();
-        // SAFETY: the driver copies the parameters, which `values` points to, before it returns. That the kernel takes them,
-        // and that what it uses stays until it has finished, our caller promises.
+        // SAFETY: the driver copies the parameters, which `values` points to, before it returns. Our caller promises that the
+        // kernel takes these parameters, and that the memory it uses stays valid until it has finished.
         unsafe {
             cu!(
                 self.module.context.driver(),
@@ -105,9 +105,9 @@ impl Kernel {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        // A context that cannot be entered is lost; it is tried all the same.
+        // A failure here is ignored: a context that cannot be entered is lost, and its modules with it.
         let _entered = self.context.enter();
-        // SAFETY: loaded in `load`, and unloaded here only, when no kernel of it is left.
+        // SAFETY: `load` loaded the module, and only this drop unloads it. Each `Kernel` holds an Arc of the module, so none is left.
         if let Err(error) = unsafe { cu!(self.context.driver(), cuModuleUnload(self.raw)) } {
             tracing::debug!(%error, "module not unloaded");
         }

@@ -1,4 +1,4 @@
-//! Host memory of our own that GPUs copy from and to.
+//! Host memory that this process allocates for copies from and to GPUs: staging buffers.
 
 use crate::context::Context;
 use crate::error::CudaError;
@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
 
-/// Pages of host memory that the driver knows, until this is dropped.
+/// Pages of host memory, registered with the driver where it allows that, and unmapped on drop.
 pub struct PinnedBuffer {
     // Fields drop in this order: the registration before the pages.
     _registered: Option<Registered>,
@@ -21,11 +21,11 @@ struct Pages {
 
 // SAFETY: a mapping belongs to the process, not to a thread, and `drop` alone removes it.
 unsafe impl Send for Pages {}
-// SAFETY: address and length never change. What touches the bytes behind them is ordered by streams.
+// SAFETY: address and length never change, and no method touches the bytes. Users of the bytes order their accesses by streams.
 unsafe impl Sync for Pages {}
 
 impl PinnedBuffer {
-    /// `bytes` bytes, a multiple of the page size, known to all GPUs of this process.
+    /// Allocates `bytes` bytes, a multiple of the page size, and registers them for all GPUs of this process.
     pub fn new(context: Arc<Context>, bytes: u64) -> Result<PinnedBuffer, CudaError> {
         let (pages, registered) = PinnedBuffer::with_pages(context, bytes)?;
         Ok(PinnedBuffer {
@@ -34,8 +34,8 @@ impl PinnedBuffer {
         })
     }
 
-    /// The same, and pages all the same where the driver refuses to know them (a limit on locked memory, say): then copies
-    /// go through its own buffers.
+    /// The same, but keeps the pages if the driver refuses to register them (for example due to a limit on locked memory):
+    /// copies then go through the driver's own buffers.
     pub fn where_possible(context: Arc<Context>, bytes: u64) -> Result<PinnedBuffer, CudaError> {
         let (pages, registered) = PinnedBuffer::with_pages(context, bytes)?;
         if let Err(error) = &registered {
@@ -58,7 +58,7 @@ impl PinnedBuffer {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let bytes = bytes as usize;
-        // SAFETY: a new mapping where the kernel likes.
+        // SAFETY: a new mapping at an address of the kernel's choice, so it replaces none.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(CudaError::MemoryOperations(
@@ -66,17 +66,17 @@ impl PinnedBuffer {
             ));
         }
         let pages = Pages { start, bytes };
-        // SAFETY: the pages were mapped just now and stay so until after the registration.
+        // SAFETY: the pages were mapped just now, readable and writable. `PinnedBuffer` drops the registration before the pages.
         let registered = unsafe { Registered::new(context, start, bytes) };
         Ok((pages, registered))
     }
 
-    /// Its first byte, for the CPU and for copies of any GPU.
+    /// The address of its first byte, for the CPU and for copies of any GPU.
     pub fn address(&self) -> u64 {
         self.pages.start.addr() as u64
     }
 
-    /// How many bytes.
+    /// Its length in bytes.
     pub fn bytes(&self) -> usize {
         self.pages.bytes
     }
@@ -84,8 +84,8 @@ impl PinnedBuffer {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nobody uses any more: the driver has waited for its work when
-        // the registration ended.
+        // SAFETY: `with_pages` made the mapping. Ending the registration, which drops first, waited for the GPU's work on it;
+        // the driver copies unregistered pages on the CPU, before the calls return.
         unsafe { libc::munmap(self.start, self.bytes) };
     }
 }

@@ -1,9 +1,9 @@
-//! Reading GPU memory that something else in this process allocated, into host memory.
+//! Copies to host memory from GPU memory that other code in this process allocated.
 //!
-//! A topic on the host takes messages from any address, and only the driver knows which addresses
-//! are a GPU's. It is asked only where the process has loaded it already: otherwise there can be
-//! no such address, and a program without CUDA does not get a driver through us. Nor do we
-//! initialise it: a process that did so could not use it in forked children any more.
+//! A publisher of a host topic copies messages from any address, and only the driver knows which addresses
+//! are a GPU's. We ask it only if the process has loaded it already: otherwise no such address exists, and
+//! a program without CUDA should not load a driver through us. Nor do we initialise the driver, since
+//! forked children cannot use a driver that their parent initialised.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -18,11 +18,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Copies from GPUs' addresses.
+/// Copies from addresses of GPUs.
 #[derive(Debug)]
 pub struct DeviceReader {
     driver: Arc<Driver>,
-    /// By ordinal, made when a GPU's memory is first read.
+    /// By ordinal. An entry is made when the GPU is first used.
     devices: Mutex<Vec<(c_int, Arc<ReadDevice>)>>,
 }
 
@@ -32,9 +32,9 @@ struct ReadDevice {
     foreign: ForeignStreams,
 }
 
-/// What the driver knows of an address.
+/// The kind of an address, as the driver reports it.
 enum AddressKind {
-    /// Nothing: ordinary host memory.
+    /// The driver does not know it: ordinary host memory.
     Unknown,
     /// Host memory that GPUs can write.
     Pinned,
@@ -43,7 +43,7 @@ enum AddressKind {
 }
 
 impl DeviceReader {
-    /// The reader of this process. None: it has not loaded the driver.
+    /// The reader of this process. None: the process has not loaded the driver, or the driver is too old.
     pub fn of_process() -> Option<&'static DeviceReader> {
         static READER: OnceLock<Option<DeviceReader>> = OnceLock::new();
         if let Some(known) = READER.get() {
@@ -52,7 +52,7 @@ impl DeviceReader {
         if !is_driver_loaded() {
             return None;
         }
-        // A driver that lacks functions that we need is none.
+        // A driver without the functions that we need counts as none, also later.
         let attach = || {
             Driver::attach().ok().map(|driver| DeviceReader {
                 driver,
@@ -62,9 +62,9 @@ impl DeviceReader {
         READER.get_or_init(attach).as_ref()
     }
 
-    /// Copies from an address of a GPU after the work queued on `stream`, and waits. False: the
-    /// address is the host's and nothing was copied; work on `stream` that may write there has
-    /// finished all the same.
+    /// Waits for the work queued on `stream`, copies from an address of a GPU and returns true. If the
+    /// address is the host's, copies nothing and returns false, after waiting for the work on `stream`
+    /// that may write there.
     ///
     /// # Safety
     /// If `from` is an address of a GPU, it is readable for `to.len()` bytes.
@@ -73,8 +73,8 @@ impl DeviceReader {
             return Ok(false); // without a context there is neither memory nor work of a GPU
         };
         let kind = match self.address_kind(asking, from)? {
-            // Copies to pageable memory have finished when they return; other work on a stream is
-            // waited for where the user names it.
+            // Copies to pageable memory have finished when their calls return. We wait for other work
+            // only on a stream that the user names.
             AddressKind::Unknown if stream.0 == 0 => return Ok(false),
             kind => kind,
         };
@@ -87,19 +87,19 @@ impl DeviceReader {
             .foreign
             .synchronize(device.copies.context(), stream)
             .and_then(|()| match is_device && !to.is_empty() {
-                // SAFETY: the driver says that it is a GPU's memory; our caller promises that it can be read for as many bytes.
+                // SAFETY: the driver reported a GPU's memory, and our caller promises that it is readable for `to.len()` bytes.
                 true => unsafe { device.copies.read(to, from) },
                 false => Ok(()),
             });
         if outcome.is_err() {
-            // A device that was reset is opened again the next time.
+            // The next call opens the device anew, which is needed after a reset.
             self.devices().retain(|(known, _)| *known != ordinal);
         }
         outcome.map(|()| is_device)
     }
 
-    /// A GPU that this process has a context of: the caller's, or the first whose primary context
-    /// is in use.
+    /// A GPU of which this process has a context: the calling thread's current one, or else the first
+    /// whose primary context is active. None: there is no such GPU.
     fn ordinal_to_ask(&self) -> Result<Option<c_int>, CudaError> {
         let table = self.driver.table();
         let mut device: CUdevice = -1;
@@ -153,11 +153,11 @@ impl DeviceReader {
         }))
     }
 
-    /// A 32-bit attribute of an address; none where the driver does not know it.
+    /// A 32-bit attribute of an address. None: the driver does not know the address.
     fn attribute(&self, attribute: c_int, address: u64) -> Result<Option<u32>, CudaError> {
         let mut value: u32 = 0;
-        // SAFETY: both attributes that are asked for are 32-bit numbers, written to ours; the
-        // address is only looked up.
+        // SAFETY: both attributes that callers ask for are 32-bit numbers, like `value`; the driver
+        // only looks the address up.
         let code = unsafe {
             (self.driver.table().cuPointerGetAttribute)((&raw mut value).cast(), attribute, address)
         };
@@ -187,17 +187,17 @@ impl DeviceReader {
     }
 }
 
-/// Whether the process has loaded the driver. Costs a look at a counter, but for the first time
-/// after another library was loaded.
+/// Whether the process has loaded the driver. Compares names of libraries only if the process has loaded
+/// one since the last search; otherwise it compares a counter.
 fn is_driver_loaded() -> bool {
-    /// The loader's count of libraries when the driver was last not among them.
+    /// The loader's count of loads (`dlpi_adds`) at the last search that did not find the driver.
     static WITHOUT: AtomicU64 = AtomicU64::new(0);
     let mut search = Search {
         without: WITHOUT.load(Ordering::Relaxed),
         adds: 0,
         found: false,
     };
-    // SAFETY: `look` gets what it is written for, and `search` outlives the call.
+    // SAFETY: `look` expects a `Search`, and `search` outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
     if !search.found {
         WITHOUT.store(search.adds, Ordering::Relaxed);
@@ -206,19 +206,21 @@ fn is_driver_loaded() -> bool {
 }
 
 struct Search {
+    /// The count of loads at the last search that did not find the driver.
     without: u64,
+    /// The count of loads during this search.
     adds: u64,
     found: bool,
 }
 
-/// Looks at one loaded library; anything but 0 ends the search.
+/// Compares one loaded library with the driver, for `dl_iterate_phdr`. Returns 1 to end the search.
 unsafe extern "C" fn look(
     info: *mut libc::dl_phdr_info,
     _bytes: usize,
     search: *mut c_void,
 ) -> c_int {
-    // SAFETY: the loader passes a structure that is valid during the call, with a C string in it
-    // or NULL, and what `is_driver_loaded` gave it.
+    // SAFETY: the loader passes a structure that is valid during the call, and the pointer to the `Search`
+    // that `is_driver_loaded` gave it.
     let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
     search.adds = info.dlpi_adds;
     if search.adds == search.without {
@@ -227,7 +229,7 @@ unsafe extern "C" fn look(
     if info.dlpi_name.is_null() {
         return 0;
     }
-    // SAFETY: it is not NULL, so it is the C string that the loader passes, valid during the call.
+    // SAFETY: the name is not NULL, so the loader passes a C string that is valid during the call.
     let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_string_lossy();
     search.found = match std::env::var_os(LIBRARY_ENV).filter(|named| !named.is_empty()) {
         Some(named) => Path::new(&named).file_name() == Path::new(&*path).file_name(),

@@ -1,4 +1,4 @@
-//! Host memory that GPUs can reach.
+//! Host memory registered with the driver: pinned, and accessible for GPUs.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -9,13 +9,13 @@ use std::fmt;
 use std::sync::Arc;
 
 /// A range of host memory, pinned and mapped for all GPUs that this process uses, until this value
-/// is dropped. Work that uses it has finished by then: the driver waits for it.
+/// is dropped. The drop waits for the work that uses the range.
 pub struct Registered {
     context: Arc<Context>,
     host: *mut c_void,
     bytes: usize,
     device: CUdeviceptr,
-    /// Not taken back: see [`leave`](Self::leave).
+    /// Drop does not unregister the range: see [`leave`](Self::leave).
     is_left: bool,
 }
 
@@ -34,8 +34,8 @@ impl Registered {
         host: *mut c_void,
         bytes: usize,
     ) -> Result<Registered, CudaError> {
-        // SAFETY: our caller promises a range that is mapped, readable and writable until the result is dropped: flags 0
-        // ask for no more.
+        // SAFETY: our caller promises a range that is mapped, readable and writable until the result is dropped, as flags 0
+        // require.
         unsafe { Registered::with(context, host, bytes, 0) }
     }
 
@@ -49,7 +49,7 @@ impl Registered {
         self.start() + self.bytes as u64
     }
 
-    /// The same for a range that may only be read, also by the GPU's work.
+    /// Registers a range that this process may only read. The GPU's work may then only read it, too.
     ///
     /// # Safety
     /// The range is mapped, readable, and stays so until this value is dropped.
@@ -58,13 +58,12 @@ impl Registered {
         host: *mut c_void,
         bytes: usize,
     ) -> Result<Registered, CudaError> {
-        // SAFETY: our caller promises a range that is mapped and readable until the result is dropped: this flag asks for
-        // no more.
+        // SAFETY: our caller promises a range that is mapped and readable until the result is dropped, as this flag requires.
         unsafe { Registered::with(context, host, bytes, CU_MEMHOSTREGISTER_READ_ONLY) }
     }
 
     /// # Safety
-    /// The range is mapped, accessible as the flags say, and stays so until this value is dropped.
+    /// The range is mapped, accessible as the flags require, and stays so until this value is dropped.
     unsafe fn with(
         context: Arc<Context>,
         host: *mut c_void,
@@ -74,11 +73,11 @@ impl Registered {
         let flags = flags | CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
         {
             let _entered = context.enter()?;
-            // SAFETY: the range is mapped, with the access that the flags say, until the registration ends with `self`, as
-            // our caller promises.
+            // SAFETY: our caller promises that the range stays mapped, with the access that the flags require, until the
+            // registration ends with the returned value.
             unsafe { cu!(context.driver(), cuMemHostRegister(host, bytes, flags))? };
         }
-        // From here on dropping takes it back.
+        // From here on, dropping `registered` unregisters the range, also if the next call fails.
         let mut registered = Registered {
             context,
             host,
@@ -101,7 +100,7 @@ impl Registered {
         Ok(registered)
     }
 
-    /// Where work on a GPU finds the start of the range.
+    /// The address at which work on a GPU finds the start of the range.
     pub fn device_address(&self) -> u64 {
         self.device
     }
@@ -111,8 +110,8 @@ impl Registered {
         self.bytes
     }
 
-    /// Leaves the range registered until its context ends, since taking it back waits for all work in
-    /// the context. It must stay mapped until then.
+    /// Leaves the range registered until its context ends, since unregistering waits for all work in
+    /// the context. The caller keeps the range mapped until then.
     pub(crate) fn leave(mut self) {
         self.is_left = true;
     }
@@ -128,9 +127,9 @@ impl Drop for Registered {
         if self.is_left {
             return;
         }
-        // A context that cannot be entered is lost; it is tried all the same.
+        // A failure here is ignored: a context that cannot be entered is lost, and its registrations with it.
         let _entered = self.context.enter();
-        // SAFETY: registered in `new`, and taken back here only.
+        // SAFETY: `with` registered the range, and only this drop unregisters it.
         let result = unsafe { cu!(self.context.driver(), cuMemHostUnregister(self.host)) };
         if let Err(error) = result {
             tracing::debug!(%error, "host memory stays registered");

@@ -1,4 +1,5 @@
-//! A pool in host memory, as streams of a GPU copy from it and to it, and as an integrated GPU reads it.
+//! A pool in host memory that is registered with the driver, for copies on streams of a GPU and for an integrated GPU
+//! that reads messages in place.
 
 use crate::context::Context;
 use crate::error::CudaError;
@@ -12,18 +13,18 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// A [`HostMapping`] whose pages the driver knows, so that copies run at the bus's speed and nothing
-/// waits for them. Where the driver refuses to know them (a limit on locked memory, say) copies go
-/// through its own buffers instead.
+/// A [`HostMapping`] whose pages are registered with the driver, so that copies run at the bus's speed
+/// and asynchronously. If the driver refuses to register pages (for example due to a limit on locked
+/// memory), copies of them go through the driver's own buffers instead.
 ///
-/// Its addresses are the host's, which are the device's, too; [`reached`](Self::reached) says how far.
+/// Below [`reached`](Self::reached), the GPU uses the same addresses as the host.
 pub struct RegisteredMapping {
     // Fields drop in this order: registrations before the pages.
-    /// Written for the length of a push: copies look here, and the driver takes its time to register.
+    /// By address. Locked for writing only during a push, not while the driver registers pages: copies read this.
     registered: RwLock<Vec<Registered>>,
-    /// Held while extending.
+    /// Held during `extend`, so that segments are registered in order.
     extends: Mutex<()>,
-    /// Bytes from the start that the GPU's work may touch at their host addresses.
+    /// Bytes from the start that the GPU's work may access at their host addresses.
     reached: AtomicU64,
     inner: HostMapping,
     context: Arc<Context>,
@@ -53,13 +54,14 @@ impl RegisteredMapping {
         &self.context
     }
 
-    /// How many bytes from the start on the GPU's kernels may read where they are.
+    /// The number of bytes, from the start, that the GPU's kernels may read in place.
     pub fn reached(&self) -> u64 {
         self.reached.load(Ordering::Acquire)
     }
 
-    /// The end of the registration that an address lies in. A copy from or to more than one of them is none of pinned memory
-    /// for the driver, however they lie: it goes through buffers of its own, and waits.
+    /// The end of the registration that contains the address. None: no registration does. A copy should not cross the end:
+    /// the driver treats a range over two registrations as pageable memory, even if they adjoin, so it copies through its own
+    /// buffers and waits.
     pub fn registered_end(&self, address: u64) -> Option<u64> {
         let registered = self
             .registered
@@ -70,7 +72,7 @@ impl RegisteredMapping {
         (address < last.end()).then(|| last.end())
     }
 
-    /// A stream of that GPU.
+    /// Opens a user's stream for work in its order. Fails if the stream is capturing a graph.
     pub fn on_stream(&self, stream: Stream) -> Result<OnStream<'_>, CudaError> {
         self.foreign.enter(&self.context, stream)
     }
@@ -97,8 +99,8 @@ impl Mapping for RegisteredMapping {
         let from = self.inner.base() + self.inner.mapped();
         self.inner.extend(fd, bytes)?;
         let (context, start) = (self.context.clone(), from as usize as *mut c_void);
-        // SAFETY: the range was mapped just now, with the access that is asked for, and stays so until
-        // `inner` is dropped, which is after `registered`.
+        // SAFETY: `inner` mapped the range just now, with the access that is registered, and keeps it so until
+        // it is dropped, which is after `registered`.
         let pages = unsafe {
             match self.inner.access() {
                 Access::ReadWrite => Registered::new(context, start, bytes as usize),
@@ -108,7 +110,7 @@ impl Mapping for RegisteredMapping {
         match pages {
             Ok(pages) => {
                 let reached = from - self.inner.base();
-                // Kernels are given the host's address, and one unbroken range from the start on.
+                // Kernels use host addresses, so `reached` covers only an unbroken range in which the device's are the same.
                 if pages.device_address() == from && self.reached() == reached {
                     self.reached.store(reached + bytes, Ordering::Release);
                 }

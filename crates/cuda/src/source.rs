@@ -1,4 +1,4 @@
-//! Segments of GPU memory, as the daemon makes them.
+//! The daemon's side of GPU pools: makes segments of GPU memory.
 
 use crate::abi::*;
 use crate::device::Device;
@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 /// Makes segments in the memory of one GPU. Creates no context.
 ///
-/// A segment is its descriptor: the handle it was created with is released at once, and the driver
-/// keeps the memory for as long as a descriptor or a mapping of it is left in any process.
+/// A segment is only its descriptor: `create` releases the driver's handle at once, and the driver keeps
+/// the memory while any process has a descriptor or a mapping of it.
 pub struct CudaSource {
     driver: Arc<Driver>,
     device: Device,
@@ -43,8 +43,9 @@ impl CudaSource {
         error.into_pool(self.device.uuid)
     }
 
-    /// Memory that a NIC may use where the GPU has such; some set-ups (no peer-memory module, some
-    /// hypervisors) announce it and refuse it, so plain memory is the fall-back.
+    /// Allocates memory that NICs can access directly, if the GPU supports that. Some set-ups (no
+    /// peer-memory module, some hypervisors) announce the support but refuse the memory; then falls back to
+    /// plain memory.
     fn allocate(&self, bytes: u64, warnings: &mut Vec<String>) -> Result<Allocation, CudaError> {
         if self.device.gpu_direct_rdma {
             match Allocation::create(&self.driver, bytes, &properties(&self.device, true)) {
@@ -58,9 +59,8 @@ impl CudaSource {
         Allocation::create(&self.driver, bytes, &properties(&self.device, false))
     }
 
-    /// Checks that `memory` is a piece of this GPU's memory that can be mapped for `bytes` bytes.
-    /// The driver tells no size, so the check is to map it, which without access rights needs no
-    /// context and gives the GPU nothing to see.
+    /// Checks that `memory` lies on this GPU and has at least `bytes` bytes. The driver reports no size,
+    /// so we map the memory, without access rights: that needs no context and makes nothing accessible.
     fn verify(
         &self,
         memory: &Allocation,
@@ -81,8 +81,8 @@ impl CudaSource {
         match probe.map(memory, bytes) {
             Ok(()) => Ok(()),
             Err(error) if error.code() == Some(CUDA_ERROR_INVALID_VALUE) => Err(too_small(bytes)),
-            // The documentation names no context as a condition. Should a driver want one all the
-            // same, taking back what is there is worth more than knowing its size for certain.
+            // The documentation does not require a context for mapping. If a driver does require one,
+            // we adopt the segment unverified: losing it would be worse than a wrong size.
             Err(error) if error.code() == Some(CUDA_ERROR_INVALID_CONTEXT) => {
                 warnings.push(format!(
                     "the size of an adopted segment is not verified: {error}"
@@ -132,11 +132,11 @@ impl SegmentSource for CudaSource {
     }
 
     fn discard(&mut self, _segment: &Segment, _offset: u64, _bytes: u64) {
-        // GPU memory goes back to the system with its segment; the driver has no part release.
+        // The driver frees GPU memory only with its whole segment.
     }
 }
 
-/// The granularity of mappings, as a multiple of the unit of segments.
+/// The granularity of a pool's segments: the driver's for mappings, at least [`SEGMENT_UNIT_BYTES`].
 pub(crate) fn pool_granularity(driver: &Driver, device: &Device) -> Result<u64, PoolError> {
     let bytes = granularity(driver, device).map_err(|error| error.into_pool(device.uuid))?;
     if bytes == 0 || !bytes.is_power_of_two() {
@@ -148,7 +148,7 @@ pub(crate) fn pool_granularity(driver: &Driver, device: &Device) -> Result<u64, 
     Ok(bytes.max(SEGMENT_UNIT_BYTES))
 }
 
-/// The memory behind a descriptor that a peer handed over.
+/// Imports the memory behind a descriptor that another process sent.
 pub(crate) fn import(
     driver: &Arc<Driver>,
     device: &Device,
@@ -175,7 +175,7 @@ fn is_refusal(error: &CudaError) -> bool {
     )
 }
 
-/// Refuses sizes that cannot be a segment's.
+/// Fails unless `bytes` is a multiple of the granularity, above 0 and at most `most`.
 pub(crate) fn check_size(bytes: u64, granularity: u64, most: u64) -> Result<(), PoolError> {
     if bytes == 0 || bytes % granularity != 0 || bytes > most {
         return Err(PoolError::BadSize {
@@ -188,7 +188,7 @@ pub(crate) fn check_size(bytes: u64, granularity: u64, most: u64) -> Result<(), 
     Ok(())
 }
 
-/// The error for memory that is smaller than its description.
+/// The error for memory that is smaller than the sender claimed.
 pub(crate) fn too_small(bytes: u64) -> PoolError {
     PoolError::Untrusted(format!(
         "it is smaller than the {bytes} bytes that it was announced with"

@@ -1,4 +1,4 @@
-//! Streams of our own. Those that users hand to us are in `foreign`.
+//! Streams that this crate creates. Users' streams are in `foreign`.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -10,13 +10,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a copy is waited for after a wait for it has failed, how often it is asked about, and how
-/// often asking may fail.
+/// When the wait for a copy has failed, `finish` polls the stream: for at most this long, at this
+/// interval, and until this many polls have failed.
 const FINISH_WAIT: Duration = Duration::from_secs(10);
 const FINISH_PAUSE: Duration = Duration::from_micros(100);
 const FINISH_FAILURES: u32 = 1000;
 
-/// A stream of our own. Work on it does not wait for the default stream, nor the reverse.
+/// A stream that this crate creates and destroys. Work on it does not wait for the default stream, nor the reverse.
 pub struct CudaStream {
     context: Arc<Context>,
     raw: CUstream,
@@ -39,7 +39,7 @@ impl CudaStream {
         Ok(CudaStream { context, raw })
     }
 
-    /// The handle, for publishing on it.
+    /// The handle, as publishers take it.
     pub fn handle(&self) -> Stream {
         Stream(self.raw as u64)
     }
@@ -49,14 +49,14 @@ impl CudaStream {
         &self.context
     }
 
-    /// Waits on the CPU until all that is queued has finished.
+    /// Waits on the CPU until all queued work has finished.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         let _entered = self.context.enter()?;
         // SAFETY: the stream lives as long as `self`.
         unsafe { cu!(self.context.driver(), cuStreamSynchronize(self.raw)) }
     }
 
-    /// Whether all that is queued has finished.
+    /// Whether all queued work has finished.
     pub fn is_idle(&self) -> Result<bool, CudaError> {
         let _entered = self.context.enter()?;
         let driver = self.context.driver();
@@ -87,7 +87,8 @@ impl CudaStream {
     /// Queues setting `words` 32-bit words from `address` (a multiple of 4) on to `value`.
     ///
     /// # Safety
-    /// As [`fill`](Self::fill).
+    /// The range is device memory that this process may write, and nothing else reads or writes it
+    /// until the work has finished.
     pub unsafe fn fill_u32(&self, address: u64, value: u32, words: u64) -> Result<(), CudaError> {
         let _entered = self.context.enter()?;
         // SAFETY: the range is device memory that only this work touches until it has finished, as our caller promises; the
@@ -154,7 +155,8 @@ impl CudaStream {
     pub(crate) unsafe fn read(&self, to: &mut [u8], from: u64) -> Result<(), CudaError> {
         let driver = self.context.driver();
         let _entered = self.context.enter()?;
-        // SAFETY: the slice is exclusively ours until we return, which is after the wait.
+        // SAFETY: the slice is borrowed mutably until we return, which is after the wait; our caller promises that `from` is
+        // readable for as many bytes. The stream lives as long as `self`.
         unsafe {
             cu!(
                 driver,
@@ -164,7 +166,7 @@ impl CudaStream {
         self.finish()
     }
 
-    /// Copies from an address of the host or of any device, whichever it is, and waits.
+    /// Copies from an address of the host or of any device, and waits.
     ///
     /// # Safety
     /// `from` is readable and `to` is writable device memory, for `bytes` bytes.
@@ -188,15 +190,15 @@ impl CudaStream {
         self.finish()
     }
 
-    /// Waits for a copy between ranges that are somebody else's as soon as we return: a wait that fails
-    /// does not end the copy, so it is waited for in another way, too, before that failure is told.
+    /// Waits for a copy. Our callers free or reuse its ranges when we return, and a failed wait does not end
+    /// the copy: so after a failure we poll the stream until the copy has ended, and then return the error.
     fn finish(&self) -> Result<(), CudaError> {
         let Err(error) = self.synchronize() else {
             return Ok(());
         };
         let end = Instant::now() + FINISH_WAIT;
         let mut failures = 0;
-        // With its context its work has ended.
+        // The copy has ended if its context is lost.
         while !error.is_lost() && failures < FINISH_FAILURES {
             match self.is_idle() {
                 Ok(true) => break,
@@ -204,7 +206,7 @@ impl CudaStream {
                 Err(error) if error.is_lost() => break,
                 Err(_) if Instant::now() < end => failures += 1,
                 _ => {
-                    tracing::error!(%error, "a copy may still run whose memory is not ours any more");
+                    tracing::error!(%error, "a copy may still run on memory that its owner reuses");
                     break;
                 }
             }
@@ -213,13 +215,13 @@ impl CudaStream {
         Err(error)
     }
 
-    /// Memory that the driver has never heard of is ordinary host memory; on systems that let the
-    /// GPU read that too (HMM, ATS) it is still host memory for a copy.
+    /// Whether an address is the host's. Memory that the driver does not know is ordinary host memory, also
+    /// on systems whose GPUs can access that (HMM, ATS).
     fn is_host(&self, address: u64) -> Result<bool, CudaError> {
         let mut kind: u32 = 0;
         let driver = self.context.driver();
         let _entered = self.context.enter()?;
-        // SAFETY: the attribute is a 32-bit number, written to ours; the address is only looked up.
+        // SAFETY: the attribute is a 32-bit number, like `kind`; the driver only looks the address up.
         let code = unsafe {
             (driver.table().cuPointerGetAttribute)(
                 (&raw mut kind).cast(),
@@ -239,7 +241,7 @@ impl CudaStream {
 
 impl Drop for CudaStream {
     fn drop(&mut self) {
-        // A context that cannot be entered is lost; the stream is tried all the same.
+        // A failure here is ignored: a context that cannot be entered is lost, and its streams with it.
         let _entered = self.context.enter();
         // SAFETY: the handle came from cuStreamCreate and is destroyed here only.
         if let Err(error) = unsafe { cu!(self.context.driver(), cuStreamDestroy(self.raw)) } {

@@ -1,8 +1,8 @@
-//! The driver functions that we call, by the exact symbol and version that we were written for.
+//! The driver functions that we call, by exact symbol and version.
 //!
 //! `libcuda.so.1` keeps every old version of a function under its own symbol (`cuStreamDestroy` is
-//! the one of CUDA 3, `cuStreamDestroy_v2` that of CUDA 4), so naming the symbol with its suffix is
-//! what the header's macros do, and needs no `cuGetProcAddress`.
+//! CUDA 3's, `cuStreamDestroy_v2` CUDA 4's). We name symbols with their suffix, as the header's macros
+//! do, so we do not need `cuGetProcAddress`.
 #![allow(non_snake_case)]
 
 use crate::abi::*;
@@ -21,8 +21,8 @@ macro_rules! table {
         }
 
         impl Table {
-            /// Finds all functions, or names the first that is missing. Those that not every
-            /// driver has may be missing.
+            /// Finds the functions. Fails with the name of the first required one that is missing; the
+            /// newer ones may be missing.
             pub(crate) fn resolve(library: &Library) -> Result<Table, &'static str> {
                 Ok(Table {
                     $( $name: {

@@ -1,4 +1,4 @@
-//! The pool's suite over GPU memory.
+//! The pool's conformance suite on GPU memory.
 //!
 //! Runs on the test driver, or with `RGAPS_TEST_GPU=1` on the first GPU of the system's driver.
 mod support;
@@ -49,7 +49,7 @@ fn gpu_memory_conforms() {
     gpu.assert_nothing_held("after the suite");
 }
 
-/// The same with work that takes its time: nothing in the suite waits for a stream by luck.
+/// The suite with slow GPU work, which fails if a call does not wait for its copy.
 #[test]
 fn gpu_memory_conforms_when_streams_are_slow() {
     let gpu = Gpu::new("delay_us=3000;seed=1");

@@ -1,4 +1,4 @@
-//! GPU memory for network cards: dma-bufs of ranges of pools, and the order of what cards write.
+//! GPU memory for network cards: dma-bufs of ranges of pools, and the order of cards' writes.
 mod support;
 
 use rgaps_cuda::{CudaMapping, CudaSource, Driver, WritesOrder};
@@ -6,7 +6,7 @@ use rgaps_pool::{Access, Mapping, PoolError, SegmentSource};
 use std::os::fd::{AsFd, AsRawFd};
 use support::{Gpu, UNIT};
 
-/// Two segments.
+/// A mapping with two segments.
 fn pool(gpu: &Gpu) -> CudaMapping {
     let (mapping, _segment) = gpu.pool(Access::ReadWrite);
     let second = gpu.source().unwrap().create(UNIT).unwrap();
@@ -25,7 +25,7 @@ fn a_range_of_a_pool_is_exported_also_over_segments() {
     let mapping = pool(&gpu);
     for (offset, bytes) in [(0, UNIT), (0, 2 * UNIT), (UNIT, UNIT), (UNIT / 2, UNIT)] {
         let fd = mapping.dmabuf(offset, bytes).unwrap();
-        // It is not to leak into programs that are started.
+        // Programs that this process starts must not inherit it.
         let flags =
             std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).unwrap();
         let flags = flags.lines().find_map(|line| line.strip_prefix("flags:"));
@@ -54,7 +54,7 @@ fn what_is_lacking_is_said() {
         let refused = refusal(&mapping);
         assert!(refused.contains(said), "{refused}");
     }
-    // Where the order is kept nobody has to flush.
+    // Hardware that keeps the order needs no flush.
     let gpu = Gpu::new("lack=flush;rdma_order=all");
     let (mapping, _segment) = gpu.pool(Access::ReadWrite);
     mapping.dmabuf(0, UNIT).unwrap();
@@ -78,7 +78,7 @@ fn writes_are_flushed_where_the_machine_keeps_no_order() {
     assert!(mapping.context().order_direct_writes().is_err());
 }
 
-/// On a machine with a GPU, as its driver says: with `RGAPS_TEST_GPU=1`, and `--nocapture` to see what it says.
+/// Runs on a real GPU if `RGAPS_TEST_GPU=1`. `--nocapture` shows the driver's attributes.
 #[test]
 fn memory_of_a_real_gpu_is_exported_where_its_driver_says_so() {
     if std::env::var_os("RGAPS_TEST_GPU").is_none() {

@@ -1,12 +1,12 @@
-//! Every call to the driver fails once: the error says which, nothing stays behind, and the pool
-//! works afterwards.
+//! Fault injection: every call to the driver fails once. The error names the call, no resource leaks,
+//! and the pool works afterwards.
 mod support;
 
 use rgaps_pool::{Access, Mapping, PageSize, PoolError, SegmentSource, Stream};
 use std::os::fd::AsFd;
 use support::{cuda_code, read, Gpu, UNIT};
 
-/// Calls whose failure ends what was asked for.
+/// Calls whose failure makes the pool's operation fail.
 const FATAL: [&str; 25] = [
     "cuDeviceGetCount",
     "cuDeviceGet",
@@ -35,8 +35,8 @@ const FATAL: [&str; 25] = [
     "cuStreamIsCapturing",
 ];
 
-/// Calls that give something back. What the driver refuses to take stays with it; no more than
-/// that, and nobody is kept from going on.
+/// Calls that free a resource. If the driver refuses, only that resource stays, and all operations
+/// go on.
 const RELEASING: [&str; 5] = [
     "cuDevicePrimaryCtxRelease",
     "cuMemRelease",
@@ -45,7 +45,7 @@ const RELEASING: [&str; 5] = [
     "cuStreamDestroy",
 ];
 
-/// All that daemon and clients do with a pool.
+/// Does everything with a pool that the daemon and clients do.
 fn use_a_pool(gpu: &Gpu) -> Result<(), PoolError> {
     let mut source = gpu.source()?;
     let segment = source.create(UNIT)?;
@@ -62,7 +62,7 @@ fn use_a_pool(gpu: &Gpu) -> Result<(), PoolError> {
     }
     writer.write(0, &[1; 5000])?;
     let host = vec![2u8; 3000];
-    // SAFETY: a live buffer, and a mapped range of the pool, each as long as is said.
+    // SAFETY: the sources are a live buffer of 3000 bytes, and the first 5000 bytes of the mapped pool.
     unsafe {
         writer.write_from(1000, host.as_ptr() as u64, 3000)?;
         writer.write_from(10_000, writer.base(), 5000)?;
@@ -96,8 +96,8 @@ fn a_failing_call_is_told_and_leaves_nothing_behind() {
             gpu.control
                 .configure(&format!("fail={call}:{nth}:CUDA_ERROR_OUT_OF_MEMORY"));
             let result = use_a_pool(&gpu);
-            // The last calls are those of the two mappings as they drop, which have nobody to
-            // tell: each waits for its copies and destroys its stream.
+            // The last calls come from dropping the two mappings, which can return no error: each waits
+            // for its copies and destroys its stream.
             let unnoticed = match call {
                 "cuCtxPushCurrent" => 4,
                 "cuStreamSynchronize" => 2,
@@ -117,7 +117,7 @@ fn a_failing_call_is_told_and_leaves_nothing_behind() {
     }
 }
 
-/// Failures during the clean-up after failures, too.
+/// Random failures, also of the clean-up after failures.
 #[test]
 fn many_failures_leave_nothing_behind() {
     let gpu = Gpu::new("");
@@ -150,7 +150,7 @@ fn a_failing_release_leaves_no_more_than_that() {
         }
         gpu.control.configure("fail=");
         use_a_pool(&gpu).unwrap_or_else(|error| panic!("after failures of {call}: {error}"));
-        // A refused unmapping leaves the mapping and, around it, the reservation.
+        // A refused unmapping leaves the mapping and the reservation that contains it.
         for (what, left) in gpu.held() {
             assert!(
                 left <= count,
@@ -221,7 +221,7 @@ fn a_gpu_that_is_full_says_so() {
         .expect("what there is can still be had");
 }
 
-/// Should a driver want a context for mapping, adoption goes on with less knowledge.
+/// If a driver requires a context for mapping, a segment is adopted with its size unverified.
 #[test]
 fn adoption_does_without_the_size_where_it_must() {
     let gpu = Gpu::new("");

@@ -1,4 +1,4 @@
-//! Finding the driver and its GPUs, or saying why not.
+//! Loading the driver and finding its GPUs, and the errors when that fails.
 mod support;
 
 use rgaps_cuda::{CudaError, CudaSource, Driver, LIBRARY_ENV};
@@ -66,7 +66,7 @@ fn an_initialisation_that_fails_is_told_with_its_code() {
     message(&error, &["CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "reboot"]);
 }
 
-/// Runs `name` of this program, which must be an ignored test, in a process of its own.
+/// Runs the ignored test `name` of this program in a process of its own.
 fn in_a_child(name: &str, environment: &[(&str, &str)]) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--include-ignored", "--nocapture"]);
@@ -118,7 +118,7 @@ fn child_cannot_load() {
     assert_eq!(Driver::load().unwrap_err().code(), Some(1));
 }
 
-/// A process that counts GPUs differently finds the same one by its UUID.
+/// A process that numbers GPUs differently finds the same GPU by its UUID.
 #[test]
 fn gpus_are_found_by_uuid_whatever_their_order() {
     let library = rgaps_test_driver::library();

@@ -1,5 +1,5 @@
-//! Working in the order of a user's stream: numbers that it writes and waits for, and what is
-//! refused.
+//! Work in the order of a user's stream: numbers that the stream writes and waits for, copies, and
+//! refused calls.
 mod support;
 
 use rgaps_cuda::{
@@ -16,7 +16,7 @@ use support::{Gpu, UNIT};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A page of numbers, registered. The registration goes first.
+/// A registered page of numbers. Fields drop in this order: the registration before the page.
 struct Numbers {
     registered: Registered,
     page: Box<Page>,
@@ -29,7 +29,7 @@ impl Numbers {
     fn new(context: &Arc<Context>) -> Numbers {
         let page = Box::new(Page([const { AtomicU64::new(0) }; 512]));
         let start = (&raw const *page).cast_mut().cast();
-        // SAFETY: the page lives in the same structure, behind the registration.
+        // SAFETY: the page lives in the same structure and is dropped after the registration.
         let registered = unsafe { Registered::new(context.clone(), start, 4096) };
         let registered = registered.expect("a page can be registered");
         Numbers { registered, page }
@@ -84,11 +84,11 @@ impl Set {
 
     fn write(&self, stream: &CudaStream, address: u64, value: u64) -> Result<(), CudaError> {
         let on = self.streams.enter(&self.context, stream.handle())?;
-        // SAFETY: tests pass registered numbers, or what is refused.
+        // SAFETY: tests pass addresses of registered numbers, or addresses that the driver refuses.
         unsafe { on.write_value(address, value) }
     }
 
-    /// The device works: what is queued later, on a stream that waits for nothing, has run.
+    /// Asserts that the device still runs work of other streams.
     fn others_run(&self, numbers: &Numbers) {
         let stream = self.stream();
         for value in 1..=20 {
@@ -100,7 +100,7 @@ impl Set {
 
     fn wait(&self, stream: &CudaStream, address: u64, value: u64) -> Result<(), CudaError> {
         let on = self.streams.enter(&self.context, stream.handle())?;
-        // SAFETY: as above.
+        // SAFETY: tests pass addresses of registered numbers, or addresses that the driver refuses.
         unsafe { on.wait_value(address, value) }
     }
 }
@@ -178,7 +178,7 @@ fn what_is_not_registered_or_not_aligned_is_refused() {
         }
     }
     let again =
-        // SAFETY: the page outlives the registration, which is refused.
+        // SAFETY: the page is mapped during the call, which the driver refuses.
         unsafe { Registered::new(set.context.clone(), numbers.at(0) as usize as *mut _, 4096) };
     assert_eq!(again.unwrap_err().code(), Some(712));
 }
@@ -246,7 +246,7 @@ fn streams_have_numbers_that_are_not_used_again() {
     assert_eq!(seen.len(), count);
 }
 
-/// A user's stream of another context, another GPU's say, is worked with in its own.
+/// Calls on a user's stream of another context (here another GPU's) run in that stream's context.
 #[test]
 fn a_stream_of_another_context_is_worked_with_there() {
     let set = Set::new("devices=2");
@@ -267,7 +267,7 @@ fn copies_go_between_any_two_addresses() {
     let from: Vec<u8> = (0..100).collect();
     let mut to = vec![0u8; 100];
     let on = mapping.on_stream(stream.handle()).unwrap();
-    // SAFETY: live buffers and mapped ranges; the stream is waited for before they are looked at.
+    // SAFETY: live buffers and mapped ranges; the test waits for the stream before it uses them.
     unsafe {
         on.copy(mapping.base(), from.as_ptr() as u64, 100).unwrap();
         on.copy(mapping.base() + 4096, mapping.base(), 100).unwrap();
@@ -283,7 +283,7 @@ fn memory_operations_are_found_out_by_doing() {
     let set = Set::new("devices=1");
     assert!(set.gpu.device.stream_memory_operations);
     memory_operations_work(&set.context).expect("they work here");
-    // A page stays registered each time, since taking it back would wait for all work.
+    // Each call leaves a page registered, since unregistering would wait for all work.
     let held = || {
         let mut held = set.gpu.held();
         held.retain(|(what, _)| *what != "registrations");
@@ -293,7 +293,7 @@ fn memory_operations_are_found_out_by_doing() {
     let waiting = set.stream();
     let before = held();
     let held_up = set.gpu.control.hold(waiting.handle().0);
-    // SAFETY: mapped memory of our own.
+    // SAFETY: the test's own mapped memory, which nothing else uses.
     unsafe { waiting.fill(mapping.base(), 1, 8) }.unwrap();
     memory_operations_work(&set.context).unwrap();
     drop(held_up);

@@ -1,4 +1,4 @@
-//! A segment in several processes.
+//! One segment shared by several processes.
 mod support;
 
 use rgaps_cuda::{CudaMapping, CudaSource, Driver, LIBRARY_ENV};
@@ -10,10 +10,10 @@ use support::{cuda_code, read, Gpu, UNIT};
 
 const FD_ENV: &str = "RGAPS_TEST_SEGMENT_FD";
 
-/// Runs an ignored test of this program in a process that gets the descriptor and has its own
-/// driver, in which the GPU has another ordinal.
+/// Runs the ignored test `name` of this program in a process that inherits the descriptor. The process
+/// loads its own driver, in which the GPU has another ordinal.
 fn child(name: &str, segment: BorrowedFd<'_>) -> (ExitStatus, String) {
-    // Without the close-on-exec flag, unlike the original.
+    // The copy has no close-on-exec flag, unlike the original.
     let inherited = rustix::io::dup(segment).expect("a descriptor can be duplicated");
     let mut command = Command::new(std::env::current_exe().unwrap());
     let output = command
@@ -31,10 +31,10 @@ fn child(name: &str, segment: BorrowedFd<'_>) -> (ExitStatus, String) {
     )
 }
 
-/// What the child was given, and the GPU that it is on.
+/// In the child: its driver, the GPU of the segment, and the inherited descriptor.
 fn inherited() -> (std::sync::Arc<Driver>, rgaps_layout::GpuUuid, OwnedFd) {
     let number = std::env::var(FD_ENV).unwrap().parse().unwrap();
-    // SAFETY: the parent opened it for us and nothing else here uses it.
+    // SAFETY: this process inherited the descriptor from its parent, and nothing else here uses it.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
     let driver = Driver::load().unwrap();
     let device = driver.devices().unwrap().remove(1);
@@ -64,7 +64,7 @@ fn child_reads_and_answers() {
     mapping.extend(fd.as_fd(), UNIT).unwrap();
     assert_eq!(read(&mapping, UNIT - 1000, 1000), [5; 1000]);
     mapping.write(0, &[6; 1000]).unwrap();
-    // And as a daemon that comes after one that died.
+    // Adopts the segment, as a daemon does after an earlier one died.
     let mut source = CudaSource::new(driver, uuid).unwrap();
     source.adopt(fd, UNIT, 0).unwrap();
 }
@@ -86,7 +86,8 @@ fn child_writes_where_it_may_not() {
     let (driver, uuid, fd) = inherited();
     let mapping = CudaMapping::new(driver, uuid, UNIT, Access::ReadOnly).unwrap();
     mapping.extend(fd.as_fd(), UNIT).unwrap();
-    // SAFETY: no core file for a fault that is meant.
+    // The fault is intended, so it should leave no core file.
+    // SAFETY: setrlimit reads one valid structure.
     unsafe {
         libc::setrlimit(
             libc::RLIMIT_CORE,
@@ -97,10 +98,10 @@ fn child_writes_where_it_may_not() {
         )
     };
     let byte = mapping.base() as *mut u8;
-    // SAFETY: mapped for reading.
+    // SAFETY: the byte is mapped readable.
     assert_eq!(unsafe { byte.read_volatile() }, 5);
     println!("about to write");
-    // SAFETY: mapped, though not for writing: the process ends here.
+    // SAFETY: none: the byte is mapped read-only, and this write is meant to end the process.
     unsafe { byte.write_volatile(0) };
 }
 
@@ -108,8 +109,8 @@ fn child_writes_where_it_may_not() {
 fn a_forked_child_gets_errors() {
     let gpu = Gpu::new("");
     let (mapping, _segment) = gpu.pool(Access::ReadWrite);
-    // SAFETY: the child calls only what is tested, which takes no lock that another thread could
-    // have held, and leaves without running destructors.
+    // SAFETY: the child only makes the calls under test, which take no lock that another thread could
+    // hold, and exits without running destructors.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let codes = [

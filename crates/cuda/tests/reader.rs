@@ -1,4 +1,5 @@
-//! Reading from addresses that may be a GPU's. One test: it is about what the process has loaded.
+//! Reading from addresses that may be a GPU's. There is only one test, since it depends on which libraries the process
+//! has loaded.
 
 use rgaps_cuda::{Context, CudaError, CudaMapping, CudaSource, CudaStream, DeviceReader, Driver};
 use rgaps_pool::{Access, Mapping, SegmentSource, Stream};
@@ -20,10 +21,10 @@ fn an_address_is_read_where_it_is() {
     let host = [3u8; BYTES];
     let read = |from: u64, stream: u64| {
         let mut to = vec![0u8; BYTES];
-        // SAFETY: what the test reads from is memory of the host or of the GPU, of that size.
+        // SAFETY: the test reads from memory of the host or of the GPU that has `BYTES` bytes.
         unsafe { reader.read(&mut to, from, Stream(stream)) }.map(|copied| (copied, to))
     };
-    // Without a context there is no memory of a GPU.
+    // Without a context, no address is a GPU's.
     assert!(!read(host.as_ptr() as u64, 0).unwrap().0);
 
     let uuid = driver.devices().unwrap()[0].uuid;
@@ -38,7 +39,7 @@ fn an_address_is_read_where_it_is() {
         unsafe { stream.fill(mapping.base(), value, BYTES as u64) }.unwrap();
     };
 
-    // The work on the stream comes first, on a thread with and without a current context.
+    // A read waits for the work on the stream, on threads with and without a current context.
     fill(41);
     let (copied, bytes) = read(mapping.base(), stream.handle().0).unwrap();
     assert!(copied && bytes == [41; BYTES]);
@@ -50,7 +51,7 @@ fn an_address_is_read_where_it_is() {
         });
     });
 
-    // Host memory is left to the host, after a stream that is named.
+    // Host memory is not copied; a named stream is still waited for.
     fill(43);
     assert!(!read(host.as_ptr() as u64, 0).unwrap().0);
     assert!(!stream.is_idle().unwrap(), "it was not waited for");

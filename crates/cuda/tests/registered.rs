@@ -1,4 +1,4 @@
-//! Host pools as GPUs use them: to copy, and to read in place.
+//! Registered host pools: GPUs copy from and to them, or read them in place.
 mod support;
 
 use rgaps_cuda::{Context, CudaStream, RegisteredMapping};
@@ -26,11 +26,11 @@ fn an_integrated_gpu_reads_a_host_pool_where_it_is() {
             assert_eq!(mapping.reached(), segment * UNIT);
         }
     }
-    // A copy over both segments, by the GPU, of what the CPU wrote.
+    // The GPU copies bytes that the CPU wrote, across the seam of two segments.
     writer.write(UNIT - 2, b"here").unwrap();
     let stream = CudaStream::new(reader.context().clone()).unwrap();
     let copy = |to: u64, from: u64| {
-        // SAFETY: both are mapped for as long as this test runs, and nobody else uses them.
+        // SAFETY: both ranges stay mapped while this test runs, and nothing else uses them.
         unsafe { stream.copy(to, from, 4) }
     };
     copy(writer.base(), reader.base() + UNIT - 2).unwrap();
@@ -38,7 +38,7 @@ fn an_integrated_gpu_reads_a_host_pool_where_it_is() {
     let mut found = [0; 4];
     reader.read(0, &mut found).unwrap();
     assert_eq!(&found, b"here");
-    // Who reads may not write.
+    // The GPU cannot write through the read-only mapping.
     let refused = copy(reader.base(), writer.base()).and_then(|()| stream.synchronize());
     assert!(refused.is_err(), "{refused:?}");
     drop((writer, reader, stream));

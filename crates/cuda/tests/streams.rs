@@ -1,4 +1,4 @@
-//! Waiting for streams, and not waiting.
+//! Which calls wait for which streams.
 mod support;
 
 use rgaps_pool::{Access, Mapping, SegmentSource, Stream};
@@ -6,17 +6,17 @@ use std::ffi::c_int;
 use std::os::fd::AsFd;
 use support::{cuda_code, read, Gpu, UNIT};
 
-/// Long enough that whatever does not wait comes too early, on a busy machine too.
+/// Slow enough that a call that does not wait returns too early, on a busy machine too.
 const SLOW: &str = "delay_us=150000";
 
 fn now(gpu: &Gpu) {
     gpu.control.configure("delay_us=0");
 }
 
-/// Bytes of the pool as they are at this moment: the test driver's GPU memory is host memory.
+/// Reads a byte of the pool at once, on the CPU: the test driver's GPU memory is host memory.
 fn peek(mapping: &impl Mapping, offset: u64) -> u8 {
     assert!(offset < mapping.mapped());
-    // SAFETY: mapped for reading by the CPU too.
+    // SAFETY: the byte is mapped, and the test driver maps GPU memory readable for the CPU.
     unsafe { ((mapping.base() + offset) as *const u8).read_volatile() }
 }
 
@@ -48,9 +48,9 @@ fn work_that_nobody_waited_for_is_not_seen() {
     );
 
     gpu.control.configure(SLOW);
-    // SAFETY: as above.
+    // SAFETY: a mapped range that only this test uses.
     unsafe { stream.fill_u32(writer.base(), 0x0403_0201, 8) }.unwrap();
-    // SAFETY: as above; the ranges do not overlap.
+    // SAFETY: mapped ranges that only this test uses and that do not overlap.
     unsafe { stream.copy(writer.base() + 64, writer.base(), 4) }.unwrap();
     stream.synchronize().unwrap();
     now(&gpu);
@@ -66,7 +66,7 @@ fn copies_into_the_pool_are_there_when_they_return() {
     mapping.write(1000, &[1; 100]).unwrap();
     assert_eq!(peek(&mapping, 1099), 1, "write returned too early");
     let bytes = [2u8; 100];
-    // SAFETY: a live buffer, and a range of the pool.
+    // SAFETY: the sources are a live buffer and a mapped range of the pool.
     unsafe {
         mapping
             .write_from(2000, bytes.as_ptr() as u64, 100)
@@ -118,7 +118,7 @@ fn any_pointer_is_a_source() {
     assert_eq!(register(pinned.as_ptr() as u64, 1000, 0), 0);
     assert_eq!(fill(device, 4, 1000), 0);
     mapping.synchronize(Stream(0)).unwrap();
-    // SAFETY: both are readable for 1000 bytes.
+    // SAFETY: both sources are readable for 1000 bytes.
     unsafe {
         mapping.write_from(0, pinned.as_ptr() as u64, 1000).unwrap();
         mapping.write_from(1000, device, 1000).unwrap();
@@ -151,8 +151,8 @@ fn default_streams_are_those_of_the_gpu() {
         assert_eq!(unsafe { retain(context, device) }, 0);
     }
     gpu.control.configure(SLOW);
-    // Legacy, legacy by its name, and this thread's own; with the GPU's context current, with
-    // another GPU's, and with none.
+    // Stream 0 (legacy), 1 (legacy by its explicit handle) and 2 (per thread); with the GPU's context
+    // current, with another GPU's, and with none.
     for (value, stream) in [(1, 0), (2, 1), (3, 2)] {
         for current in [contexts[0], contexts[1], 0] {
             set_current(contexts[0]);
@@ -173,7 +173,7 @@ fn default_streams_are_those_of_the_gpu() {
     }
 }
 
-/// A caller who works in a context of his own means the default stream of that one.
+/// If the caller's own context is current, the default stream is that context's.
 #[test]
 fn a_default_stream_is_that_of_the_callers_context() {
     let gpu = Gpu::new("");
@@ -273,8 +273,8 @@ fn a_capturing_stream_is_refused_and_its_capture_goes_on() {
     type Begin = extern "C" fn(usize, c_int) -> c_int;
     type End = unsafe extern "C" fn(usize, *mut usize) -> c_int;
     let mut context = 0;
-    // SAFETY: the types are those of the driver functions. The context is made current because
-    // capturing wants one.
+    // Capturing needs a current context.
+    // SAFETY: the types are those of the driver functions.
     let (begin, end) = unsafe {
         gpu.control.function::<Retain>(c"cuDevicePrimaryCtxRetain")(&mut context, 0);
         gpu.control.function::<SetCurrent>(c"cuCtxSetCurrent")(context);
@@ -317,8 +317,8 @@ fn threads_share_a_mapping() {
     });
 }
 
-/// A wait that fails does not end the copy that it was for: whoever is told of the failure takes the
-/// memory back, or gives it to others.
+/// A failed wait does not end its copy. But the caller frees or reuses the memory when the call returns
+/// the error, so the copy must have ended by then.
 #[test]
 fn a_copy_is_over_when_the_failure_of_its_wait_is_told() {
     let gpu = Gpu::new("");

@@ -8,19 +8,20 @@ use rgaps_layout::{
 
 const WORD_BYTES: u64 = size_of::<u64>() as u64;
 
-/// What a topic is made for.
+/// The sizes of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Messages in the ring, a power of two. A subscriber that is further behind misses some, or holds the publisher up.
+    /// Messages in the ring, a power of two. A subscriber that is further behind misses some or, if it is reliable, back-pressures the
+    /// publisher.
     pub depth: u32,
-    /// Blocks: those in the ring, and the most that are loaned or held beside them.
+    /// Blocks: those in the ring, and those that may be loaned or held beside them.
     pub blocks: u32,
     /// Bytes of the largest message.
     pub block_bytes: u64,
 }
 
 impl Geometry {
-    /// The same with whole blocks, if a topic can have these sizes.
+    /// Checks that a topic can have these sizes, and rounds the blocks up to their alignment.
     pub(crate) fn checked(self) -> Result<Geometry, DeviceError> {
         let refuse = |why: String| Err(DeviceError::Argument(why));
         let Geometry {
@@ -55,7 +56,7 @@ impl Geometry {
         u64::from(self.depth) * WORD_BYTES
     }
 
-    /// Where the blocks start in the ring segment. What lies before must be zero at first.
+    /// Where the blocks start in the ring segment. All bytes before must be zero at first.
     pub(crate) fn blocks_at(&self) -> u64 {
         (self.lengths_at() + u64::from(self.blocks) * WORD_BYTES)
             .next_multiple_of(DEVICE_BLOCK_ALIGN)

@@ -1,8 +1,8 @@
-//! Device topics: memory in which GPU kernels publish messages to kernels of other processes, with no CPU on the way.
+//! Device topics: memory in which GPU kernels publish messages to kernels of other processes, without a CPU.
 //!
 //! This crate is the host's part. It makes the memory of a topic and maps it ([`DeviceTopic`]), gives seats to subscribers,
-//! and says stop. The protocol itself runs in the kernels: `rgaps/device.cuh`, of which every access is model-checked. The
-//! host takes part in it only to forward between device topics and ordinary ones ([`HostSubscriber`], [`HostPublisher`]).
+//! and stops kernels that wait. The protocol itself runs in the kernels: `rgaps/device.cuh`, of which every access is model-checked.
+//! The host takes part in it only to forward between device topics and ordinary ones ([`HostSubscriber`], [`HostPublisher`]).
 //! `rgaps-layout` has the words that both share; `docs/decisions/0046-device-topics.md` says why each order is enough.
 //!
 //! A topic is three segments, each a file descriptor that travels between processes:
@@ -51,10 +51,10 @@ pub enum DeviceError {
     /// The topic's memory holds what no peer may write.
     #[error("a process violates the protocol of the device topic: {0}")]
     Corrupt(String),
-    /// Another process forwards between the topic and an ordinary one.
+    /// Another process is the bridge between the topic and an ordinary one.
     #[error("another process forwards messages of this device topic; one at a time does")]
     Bridged,
-    /// Asking whether one does failed.
+    /// The lock that makes a process the only bridge could not be asked for.
     #[error("the device topic cannot be locked: {0}")]
     Lock(std::io::Error),
 }

@@ -1,8 +1,8 @@
-//! Ring and words as the host reads and writes them, while kernels do.
+//! The host's accesses to the ring and words segments, which kernels use at the same time.
 //!
-//! In host memory each access is an atomic one, sequentially consistent. In the memory of a GPU it is a copy that is waited
-//! for: all later ones, also of others, come behind it. Only single bits of a holder word cannot be copied, since kernels
-//! change other bits of it at the same time: those a kernel of one thread clears.
+//! In host memory each access is atomic and sequentially consistent. In the memory of a GPU it is a copy for which the thread
+//! waits: all later accesses, also of others, come after it. A copy cannot clear single bits of a holder word, since kernels
+//! change other bits of it at the same time: a kernel of one thread clears them.
 
 use rgaps_cuda::{Context, CudaError, CudaStream, ForeignStreams, Kernel, Module};
 use rgaps_pool::{Access, Mapping, PoolError};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// `red`, and not `atom`: nobody waits for what the word was.
+/// `red` and not `atom`, since the old word is not needed.
 const PTX: &std::ffi::CStr = c"
 .version 6.3
 .target sm_70
@@ -36,19 +36,20 @@ const PTX: &std::ffi::CStr = c"
 pub(crate) struct Memory {
     pub(crate) ring: Box<dyn Mapping>,
     pub(crate) words: Box<dyn Mapping>,
-    /// Of a GPU.
+    /// The context of the topic's GPU; `None` in host memory.
     context: Option<Arc<Context>>,
+    /// Made at the first use.
     clearing: Mutex<Option<Clearing>>,
 }
 
-/// Which of them.
+/// One of the two segments in the topic's domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Segment {
     Ring,
     Words,
 }
 
-/// The kernel, and a stream of our own for it.
+/// The kernel that clears bits, and a stream of our own for it.
 struct Clearing {
     stream: CudaStream,
     streams: ForeignStreams,
@@ -65,11 +66,11 @@ impl Clearing {
     }
 
     /// # Safety
-    /// `address`, a multiple of 8, is memory that the GPU may write until this returns.
+    /// `address`, a multiple of 8, is that of 8 bytes that the GPU may write until this returns.
     unsafe fn clear(&self, context: &Context, address: u64, bits: u64) -> Result<(), CudaError> {
         let on = self.streams.enter(context, self.stream.handle())?;
-        // SAFETY: the kernel has two parameters, and changes the word at `address`, which our caller promises until we
-        // return; that is after the wait.
+        // SAFETY: the kernel of `PTX` has these two parameters, and changes only the word at `address`. Our caller promises that the GPU
+        // may write it until we return, and we return after the kernel has ended (`synchronize`).
         unsafe { self.kernel.launch(&on, (1, 1), &[address, !bits])? };
         on.synchronize()
     }
@@ -100,7 +101,7 @@ impl Memory {
         }
     }
 
-    /// A word of host memory.
+    /// A word of a segment in host memory.
     fn atomic(&self, segment: Segment, at: u64, access: Access) -> Result<&AtomicU64, PoolError> {
         let mapping = self.of(segment);
         let (end, mapped) = (at + WORD_BYTES as u64, mapping.mapped());
@@ -115,12 +116,13 @@ impl Memory {
                 mapped,
             });
         }
-        // SAFETY: the word lies in the mapping, which starts at a page and lives as long as the result; it is written to
-        // only where that is mapped for writing. All processes use it by atomic accesses only.
+        // SAFETY: the word is aligned and inside the mapping, as was just checked; the mapping starts at a page, and `self`, which the
+        // result borrows, keeps it. A segment that is mapped for reading is refused above for writes. All processes use the word by
+        // atomic accesses only.
         Ok(unsafe { AtomicU64::from_ptr((mapping.base() + at) as *mut u64) })
     }
 
-    /// Words one behind the other: each as it was at some time during the call.
+    /// Reads `count` words that follow each other. Each is as it was at some time during the call.
     pub(crate) fn load_all(
         &self,
         segment: Segment,
@@ -128,8 +130,8 @@ impl Memory {
         count: usize,
     ) -> Result<Vec<u64>, PoolError> {
         if self.context.is_none() {
-            let places = (0..count).map(|word| at + (word * WORD_BYTES) as u64);
-            let words = places.map(|at| self.atomic(segment, at, Access::ReadOnly));
+            let offsets = (0..count).map(|word| at + (word * WORD_BYTES) as u64);
+            let words = offsets.map(|at| self.atomic(segment, at, Access::ReadOnly));
             return words.map(|word| Ok(word?.load(Ordering::SeqCst))).collect();
         }
         let mut bytes = vec![0; count * WORD_BYTES];
@@ -140,7 +142,7 @@ impl Memory {
             .collect())
     }
 
-    /// Writes one word, behind all that this thread wrote before.
+    /// Writes one word, after all that this thread wrote before.
     pub(crate) fn store(&self, segment: Segment, at: u64, value: u64) -> Result<(), PoolError> {
         if self.context.is_none() {
             self.atomic(segment, at, Access::ReadWrite)?
@@ -150,7 +152,7 @@ impl Memory {
         self.of(segment).write(at, &value.to_le_bytes())
     }
 
-    /// Takes bits out of a word whose other bits kernels change.
+    /// Clears bits of a word whose other bits kernels may change.
     pub(crate) fn clear(&self, segment: Segment, at: u64, bits: u64) -> Result<(), PoolError> {
         let Some(context) = &self.context else {
             self.atomic(segment, at, Access::ReadWrite)?
@@ -173,7 +175,8 @@ impl Memory {
             Some(clearing) => clearing,
             none => none.insert(Clearing::new(context).map_err(fail)?),
         };
-        // SAFETY: the word lies in the mapping, which lives as long as `self`, and words are mapped for writing.
+        // SAFETY: the word is inside the mapping, as was just checked. `self` keeps the mapping, and our callers name the words segment,
+        // which every process maps for writing, at multiples of 8 (`holder_at`).
         unsafe { clearing.clear(context, mapping.base() + at, bits) }.map_err(fail)
     }
 
@@ -182,11 +185,12 @@ impl Memory {
     /// # Safety
     /// `source` can be read for `bytes` bytes until this returns, by the host for a topic in host memory.
     pub(crate) unsafe fn fill(&self, at: u64, source: u64, bytes: u64) -> Result<(), PoolError> {
-        // SAFETY: our caller promises that `bytes` bytes can be read at `source` until this returns, and `write_from` returns after the copy.
+        // SAFETY: our caller promises that `bytes` bytes can be read at `source` until this returns, and `write_from` returns after the
+        // copy.
         unsafe { self.ring.write_from(at, source, bytes) }
     }
 
-    /// Whether kernels of other processes on this process's GPU wait for this one's turn to end.
+    /// Whether the GPU runs kernels of this process and of others in turns, since there is no MPS.
     pub(crate) fn takes_turns(&self) -> bool {
         let context = self.context.as_ref();
         context.is_some_and(|context| !context.device().under_mps)

@@ -1,5 +1,5 @@
 //! A publisher on the host, for subscribers that are kernels: the steps of `Publisher` in `rgaps/device.cuh`, with one loan
-//! at a time. Each access is waited for before the next, so all fences of that one are implied.
+//! at a time. Each access has ended before the next begins, so all fences of that protocol are implied.
 
 use crate::memory::Segment;
 use crate::{DeviceError, DeviceTopic};
@@ -13,7 +13,7 @@ const RING: u64 = 1 << DEVICE_RING_BIT;
 const PRODUCER: u64 = 1 << DEVICE_PRODUCER_BIT;
 const READERS: u64 = (1 << MAX_DEVICE_SUBSCRIBERS) - 1;
 
-/// Why there is no block now.
+/// Why a message cannot be published now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
     /// A reliable subscriber has not received the oldest message, which would leave the ring.
@@ -25,12 +25,13 @@ pub enum Full {
 /// The publisher of a device topic, on the host.
 pub struct HostPublisher {
     topic: Arc<DeviceTopic>,
-    /// As we wrote them.
+    /// A copy of the ring's slots, which only the publisher writes.
     slots: Vec<u64>,
+    /// Sequence number of the next message.
     next: u64,
-    /// The first message that does not fit the ring yet.
+    /// The first sequence number for which the ring has no room yet.
     limit: u64,
-    /// Blocks that nobody holds. They stay so, since a subscriber's bit counts only where the ring's is set, too.
+    /// Blocks without a holder. They stay so, since a subscriber's bit counts only where the ring's is set, too.
     free: Vec<u32>,
 }
 
@@ -94,7 +95,8 @@ impl HostPublisher {
         let (sequence, slot) = (self.next, self.slot_of(self.next));
         let memory = self.topic.memory();
         let at = geometry.blocks_at() + u64::from(block) * geometry.block_bytes;
-        // SAFETY: our caller promises the source until this returns, which is after the copy.
+        // SAFETY: our caller promises that `bytes` bytes at `source` can be read until we return, by the host for a topic in host memory;
+        // `fill` returns after the copy.
         unsafe { memory.fill(at, source, bytes)? };
         self.free.pop();
         memory.store(
@@ -104,7 +106,7 @@ impl HostPublisher {
         )?;
         let holder = sequence << DEVICE_GENERATION_SHIFT | RING;
         memory.store(Segment::Words, self.topic.holder_at(block), holder)?;
-        // Whoever sees this sees all before.
+        // A subscriber that sees this word sees all that was written before.
         let word = slot_word(sequence, block);
         memory.store(Segment::Ring, slot as u64 * 8, word)?;
         let leaving = std::mem::replace(&mut self.slots[slot], word);
@@ -116,7 +118,7 @@ impl HostPublisher {
         Ok(Ok(sequence))
     }
 
-    /// A free block for a message that the ring has room for.
+    /// Finds a free block, if the ring has room for a message.
     fn find(&mut self) -> Result<Result<u32, Full>, DeviceError> {
         if self.next >= self.limit {
             self.look()?;
@@ -126,7 +128,7 @@ impl HostPublisher {
         }
         if self.free.is_empty() {
             let holders = self.topic.holders()?;
-            // Behind the holders: whose bits those showed outside of the ring had joined then.
+            // Read after the holder words: a subscriber whose bits these show on a block outside of the ring had joined by then.
             let (_, evicted) = self.topic.taken_and_evicted();
             let ignored = evicted & READERS;
             let mask = (1 << DEVICE_GENERATION_SHIFT) - 1;
@@ -137,7 +139,8 @@ impl HostPublisher {
         Ok(self.free.last().copied().ok_or(Full::NoBlock))
     }
 
-    /// How far reliable subscribers are. Behind all slots that were written, so a join that this does not see begins behind them.
+    /// Looks how far reliable subscribers are, and sets `limit`. This comes after the writes of all slots, so a subscriber whose join it
+    /// does not see begins after these messages.
     fn look(&mut self) -> Result<(), DeviceError> {
         let (_, evicted) = self.topic.taken_and_evicted();
         let mut oldest = self.next;
@@ -150,7 +153,7 @@ impl HostPublisher {
         Ok(())
     }
 
-    /// Which message waits for room.
+    /// Writes to the publisher's seat which message waits for room.
     fn note_waiting(&self) -> Result<(), DeviceError> {
         let at = self.topic.seat_at(DEVICE_PUBLISHER_ENDPOINT);
         Ok(self.topic.memory().store(Segment::Words, at, self.next)?)

@@ -1,4 +1,4 @@
-//! Seats of a topic: who has each, and how far its subscriber is.
+//! Seats of a topic: the owner of each, and how far its subscriber is.
 
 use crate::memory::Segment;
 use crate::topic::check_endpoint;
@@ -17,7 +17,7 @@ pub struct SeatState {
     pub joined: bool,
     /// Whether the publisher waits for it.
     pub reliable: bool,
-    /// Sequence number of the message that it wants next, as far as it has said so.
+    /// Sequence number of the message that it wants next, by its cursor.
     pub next_sequence: u64,
     /// Messages that it missed, ever.
     pub missed: u64,
@@ -42,25 +42,25 @@ impl DeviceTopic {
             self.give_seat(seat);
             return Err(error);
         }
-        // The publisher ignores the seat until here. What its last subscriber held, the kernel that joins clears.
+        // The publisher ignores the seat until here. The kernel that joins clears the bits that the seat's last subscriber held.
         self.control_word(offset_of!(DeviceControl, evicted))
             .fetch_and(!(1 << seat), Ordering::Release);
         fence(Ordering::SeqCst);
         Ok(seat)
     }
 
-    /// Gives a seat back. Its kernels have ended, or their process has and its GPU work with it: a kernel that still used
-    /// the seat would take away what the next subscriber holds.
+    /// Gives a seat back. The caller has seen its kernels end, or their process and its GPU work with it: a kernel that still used
+    /// the seat would clear bits of the next subscriber.
     pub fn leave_seat(&self, seat: u32) -> Result<(), DeviceError> {
         self.evict(seat)?;
-        // A publisher that sees no reliable cursor there need not ask the host who was evicted.
+        // So a publisher sees no reliable cursor in the seat, and need not read which seats are evicted.
         let cleared = self.clear_seat(seat);
         self.give_seat(seat);
         cleared
     }
 
-    /// Takes from a subscriber what it holds, and has the publisher wait for it no longer. Its waits end, and its releases
-    /// say that it was evicted. The seat stays taken until it is left.
+    /// Evicts a subscriber: the publisher ignores the blocks that it holds, and does not wait for it. Its waits end, and its releases
+    /// report that it was evicted. The seat stays taken until [`leave_seat`](Self::leave_seat).
     pub fn evict(&self, seat: u32) -> Result<(), DeviceError> {
         check_endpoint(seat, MAX_DEVICE_SUBSCRIBERS)?;
         self.control_word(offset_of!(DeviceControl, evicted))
@@ -68,7 +68,7 @@ impl DeviceTopic {
         Ok(())
     }
 
-    /// Who has each seat.
+    /// The owner of each seat.
     pub fn owners(&self) -> [u64; MAX_DEVICE_SUBSCRIBERS as usize] {
         std::array::from_fn(|seat| self.owner_word(seat as u32).load(Ordering::SeqCst))
     }
@@ -79,7 +79,7 @@ impl DeviceTopic {
         Ok(self.seats()?[seat as usize])
     }
 
-    /// How far all are, also where nobody is.
+    /// The state of all seats, also of free ones.
     pub fn seats(&self) -> Result<Vec<SeatState>, DeviceError> {
         let words_each = size_of::<DeviceSeat>() / size_of::<u64>();
         let count = MAX_DEVICE_SUBSCRIBERS as usize * words_each;
@@ -104,7 +104,7 @@ impl DeviceTopic {
         Ok(words[0] == newest + 1)
     }
 
-    /// Seats that are taken, and those that are evicted: a bit each.
+    /// Masks of the seats that are taken, and of those that are evicted.
     pub fn taken_and_evicted(&self) -> (u64, u64) {
         let taken = (0..).zip(self.owners());
         let taken = taken.filter(|(_, owner)| *owner != DEVICE_SEAT_FREE);
@@ -115,7 +115,7 @@ impl DeviceTopic {
         )
     }
 
-    /// How many blocks each seat holds, if no block is free for the publisher; else none.
+    /// How many blocks each seat holds, if no block is free for the publisher; else zeros.
     pub fn held_blocks(&self) -> Result<[u32; MAX_DEVICE_SUBSCRIBERS as usize], DeviceError> {
         let (_, evicted) = self.taken_and_evicted();
         let mut held = [0; MAX_DEVICE_SUBSCRIBERS as usize];

@@ -1,8 +1,8 @@
-//! A subscriber on the host: reliable, and one that releases each message before the next.
+//! A subscriber on the host. It is reliable, and releases messages in their order.
 //!
-//! For such a one the protocol has no atomic change of a shared word (0046: it pins by its cursor), so copies do for it
-//! in the memory of a GPU: slots, lengths and payload are read, then the cursor is written. Each access is waited for before
-//! the next, so they are in order for everybody.
+//! Such a subscriber pins messages by its cursor (0046), so it needs no atomic change of a shared word, and copies suffice in the
+//! memory of a GPU: it reads slots, lengths and payload, and then writes the cursor. Each access has ended before the next
+//! begins, so all processes and kernels see them in this order.
 
 use crate::memory::Segment;
 use crate::{DeviceError, DeviceTopic};
@@ -18,7 +18,7 @@ pub struct Waiting {
     pub sequence: u64,
     /// Its length.
     pub bytes: u64,
-    /// Its first byte in this process: of host memory, or of the GPU's.
+    /// The address of its first byte in this process, in host memory or in the GPU's.
     pub address: u64,
 }
 
@@ -30,15 +30,15 @@ pub struct HostSubscriber {
 }
 
 impl HostSubscriber {
-    /// Joins in the seat of the process that forwarded before, which has ended, and goes on where that was; or in a new seat,
-    /// with the next message. One process at a time may do this.
+    /// Joins in the seat of the topic's last bridge, which has ended, and continues at its cursor; or in a new seat, with the next
+    /// message, if there was no bridge or its seat was evicted or freed. One process at a time may do this ([`DeviceTopic::lock`]).
     pub fn join(topic: Arc<DeviceTopic>) -> Result<HostSubscriber, DeviceError> {
         let (taken, evicted) = topic.taken_and_evicted();
-        let former = topic.bridge_seat().filter(|seat| taken >> seat & 1 != 0);
-        if let Some(seat) = former.filter(|seat| evicted >> seat & 1 != 0) {
+        let last = topic.bridge_seat().filter(|seat| taken >> seat & 1 != 0);
+        if let Some(seat) = last.filter(|seat| evicted >> seat & 1 != 0) {
             topic.leave_seat(seat)?;
         }
-        let seat = match former.filter(|seat| evicted >> seat & 1 == 0) {
+        let seat = match last.filter(|seat| evicted >> seat & 1 == 0) {
             Some(seat) => seat,
             None => {
                 let seat = topic.take_seat()?;
@@ -51,16 +51,16 @@ impl HostSubscriber {
             seat,
             next: 0,
         };
-        joined.sit_down()
+        joined.begin()
     }
 
-    fn sit_down(mut self) -> Result<HostSubscriber, DeviceError> {
+    fn begin(mut self) -> Result<HostSubscriber, DeviceError> {
         let state = self.topic.seat(self.seat)?;
         self.next = state.next_sequence;
         if state.joined {
             return Ok(self);
         }
-        // What the seat's last subscriber held, who was evicted.
+        // Clears the bits of the seat's last subscriber, which was evicted.
         for (block, holder) in self.topic.holders()?.into_iter().enumerate() {
             if holder >> self.seat & 1 != 0 {
                 let at = self.topic.holder_at(block as u32);
@@ -69,7 +69,7 @@ impl HostSubscriber {
                     .clear(Segment::Words, at, 1 << self.seat)?;
             }
         }
-        // From here on the publisher lets nothing leave the ring that it has not left behind already.
+        // From here on no message leaves the ring but those that the publisher has already counted as leaving.
         self.write_cursor(0, DEVICE_CURSOR_RELIABLE)?;
         self.next = self.topic.newest_sequence()? + 1;
         self.write_cursor(self.next, DEVICE_CURSOR_RELIABLE | DEVICE_CURSOR_JOINED)?;
@@ -89,13 +89,13 @@ impl HostSubscriber {
         loop {
             let sequence = self.next + found.len() as u64;
             let slot = slots[(sequence & u64::from(geometry.depth - 1)) as usize];
-            let there = slot >> DEVICE_SEQUENCE_SHIFT;
-            if there > sequence {
-                // Nobody is overrun whom the publisher waits for.
+            let found_sequence = slot >> DEVICE_SEQUENCE_SHIFT;
+            if found_sequence > sequence {
+                // The publisher overruns a reliable subscriber only if it was evicted.
                 return Err(DeviceError::Evicted(self.seat));
             }
             let block = (slot & ((1 << DEVICE_SEQUENCE_SHIFT) - 1)) as u32;
-            if there < sequence || found.len() == geometry.depth as usize {
+            if found_sequence < sequence || found.len() == geometry.depth as usize {
                 break;
             }
             if block >= geometry.blocks {
@@ -126,8 +126,8 @@ impl HostSubscriber {
         messages.collect()
     }
 
-    /// Whether what was read of waiting messages until now is theirs: the publisher overwrites nothing before the host has
-    /// evicted the subscriber.
+    /// Whether the bytes that were read of waiting messages until now are valid: the publisher overwrites them only after the host has
+    /// evicted the subscriber, which this reports as an error.
     pub fn check_held(&self) -> Result<(), DeviceError> {
         let (_, evicted) = self.topic.taken_and_evicted();
         match evicted >> self.seat & 1 {
@@ -136,7 +136,7 @@ impl HostSubscriber {
         }
     }
 
-    /// Done with the oldest message that waits.
+    /// Releases the oldest message that waits.
     pub fn release(&mut self) -> Result<(), DeviceError> {
         self.check_held()?;
         self.next += 1;

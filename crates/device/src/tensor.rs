@@ -2,8 +2,8 @@
 //! their own, such as Python's.
 //!
 //! Each call queues one kernel on a stream of the caller's, which publishes or receives one message behind the work that is
-//! queued there. Nothing waits on the CPU: what came of it is read later ([`Outcome`]). What the kernels know of the topic
-//! stays in GPU memory between two calls, so the calls of one publisher or subscriber must be in order on the GPU.
+//! queued there. No CPU waits: the caller reads the result later ([`Outcome`]). The kernels keep their state in GPU memory
+//! between two calls, so the calls of one publisher or subscriber must be in order on the GPU.
 
 use crate::{DeviceError, DeviceTopic};
 use rgaps_cuda::{CudaError, DeviceBuffer, ForeignStreams, Kernel, Module};
@@ -18,33 +18,33 @@ const PTX: &CStr = match CStr::from_bytes_with_nul(TEXT.as_bytes()) {
     Err(_) => panic!("the text holds a NUL"),
 };
 const TEXT: &str = concat!(include_str!("tensor.ptx"), "\0");
-/// Bytes of what a kernel keeps, which begins with the topic and the outcome.
+/// Bytes of a kernel's state, which begins with the topic's view and the outcome.
 const STATE_BYTES: usize = 512;
-/// Where the outcome stands.
+/// Offset of the outcome in the state.
 const OUTCOME_AT: u64 = size_of::<DeviceTopicView>() as u64;
 const OUTCOME_WORDS: usize = 6;
-/// Threads of a kernel, by the size of its message.
+/// Threads of a kernel for a message of up to [`SMALL_BYTES`], and for a larger one.
 const THREADS: (u32, u32) = (128, 512);
 const SMALL_BYTES: u64 = 8 << 10;
 
-/// What came of the calls of a publisher or subscriber that have ended.
+/// The result of those calls of a publisher or subscriber that have ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Their number.
+    /// How many calls have ended.
     pub calls: u64,
     /// How many of them failed.
     pub failed: u64,
-    /// `Status` of the last one, as `rgaps/device.cuh` numbers it; 0: it went well.
+    /// `Status` of the last one, as `rgaps/device.cuh` numbers it; 0: success.
     pub status: i64,
-    /// Sequence number of its message.
+    /// Sequence number of the message of the last one.
     pub sequence: u64,
-    /// Length of its message.
+    /// Length of that message.
     pub bytes: u64,
-    /// Messages that the subscriber missed since the one before.
+    /// Messages that the subscriber missed directly before that one.
     pub missed: u64,
 }
 
-/// A kernel and what it keeps.
+/// A kernel and its state.
 struct Launched {
     // Fields drop in this order: freeing waits for work that uses the memory and the kernel.
     state: DeviceBuffer,
@@ -77,7 +77,7 @@ impl Launched {
         for (bytes, word) in bytes.chunks_exact_mut(8).zip(words) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
-        // SAFETY: the bytes are ours, and stay until the copy is complete, which is when this returns.
+        // SAFETY: `bytes` has `STATE_BYTES` bytes and lives until this function returns; `copy_of` returns after the copy.
         let state = unsafe {
             DeviceBuffer::copy_of(context.clone(), bytes.as_ptr() as u64, STATE_BYTES as u64)
         };
@@ -91,7 +91,8 @@ impl Launched {
     }
 
     /// # Safety
-    /// The range can be read or written, as the kernel does, until the work has finished.
+    /// The GPU can read the `bytes` bytes at `address` (publishing) or write them (receiving) until the queued work has finished. `more`
+    /// has the kernel's parameters behind the first four.
     unsafe fn launch(
         &self,
         (address, bytes): (u64, u64),
@@ -108,8 +109,8 @@ impl Launched {
         let mut parameters = vec![self.state.address(), address, bytes, ticks_max];
         parameters.extend(more);
         let on = self.streams.enter(context, stream).map_err(fail)?;
-        // SAFETY: the kernel has these parameters, and uses the state, the topic's memory, which `self` keeps until the work
-        // has finished, and the range, which our caller promises.
+        // SAFETY: the kernel has these parameters, the last ones as our caller promises. It uses its state and the topic's memory, which
+        // `self` keeps until the work has finished (the state's drop waits), and the range, which our caller promises until then.
         unsafe { self.kernel.launch(&on, (1, threads), &parameters) }.map_err(fail)
     }
 
@@ -133,7 +134,7 @@ impl Launched {
 }
 
 impl TensorPublisher {
-    /// The publisher of a topic, which no kernel and no other process is meanwhile.
+    /// Becomes the topic's publisher. No other process and no other kernel may publish meanwhile.
     pub fn new(topic: Arc<DeviceTopic>) -> Result<TensorPublisher, DeviceError> {
         Launched::new(topic, c"rgaps_device_publish").map(TensorPublisher)
     }
@@ -155,19 +156,19 @@ impl TensorPublisher {
                 "a message of {bytes} bytes does not fit a block of {most}"
             )));
         }
-        // SAFETY: our caller promises that the GPU can read the range until the work has finished. `new` loaded the kernel that publishes, which
-        // only reads it.
+        // SAFETY: our caller promises that the GPU can read the range until the work has finished. `new` loaded the kernel that
+        // publishes, which only reads it.
         unsafe { self.0.launch((address, bytes), ticks_max, &[], stream) }
     }
 
-    /// What came of the calls that have ended.
+    /// The result of the calls that have ended.
     pub fn outcome(&self) -> Result<Outcome, DeviceError> {
         self.0.outcome()
     }
 }
 
 impl TensorSubscriber {
-    /// A subscriber in a seat of its own, which it leaves when it is dropped. It joins with the first call.
+    /// Makes a subscriber in a seat of its own, which it leaves when it is dropped. It joins with the first call.
     pub fn new(
         topic: Arc<DeviceTopic>,
         reliable: bool,
@@ -187,8 +188,8 @@ impl TensorSubscriber {
         self.seat
     }
 
-    /// Queues receiving a message of at most `room` bytes. On the GPU it waits for one for at most `ticks_max` ticks, and all
-    /// later work on the stream with it. Of a longer message the first bytes come, and the outcome says so.
+    /// Queues receiving a message of at most `room` bytes. On the GPU the kernel waits for a message for at most `ticks_max` ticks, and
+    /// all later work on the stream waits with it. Of a longer message it copies the first `room` bytes, and the outcome reports that.
     ///
     /// # Safety
     /// The GPU can write the range until the work has finished.
@@ -200,15 +201,15 @@ impl TensorSubscriber {
         stream: Stream,
     ) -> Result<(), DeviceError> {
         let more = [self.seat.into(), self.mode];
-        // SAFETY: our caller promises that the GPU can write the range until the work has finished. `new` loaded the kernel that receives, which
-        // writes at most `room` bytes from `address` on.
+        // SAFETY: our caller promises that the GPU can write the range until the work has finished. `new` loaded the kernel that
+        // receives, which writes at most `room` bytes from `address` on.
         unsafe {
             self.launched
                 .launch((address, room), ticks_max, &more, stream)
         }
     }
 
-    /// What came of the calls that have ended.
+    /// The result of the calls that have ended.
     pub fn outcome(&self) -> Result<Outcome, DeviceError> {
         self.launched.outcome()
     }
@@ -216,7 +217,7 @@ impl TensorSubscriber {
 
 impl Drop for TensorSubscriber {
     fn drop(&mut self) {
-        // Its kernels must have ended; those that wait, do so now.
+        // Its kernels must have ended before the seat is left; `stop` ends the waits of those that run.
         let left = self.launched.topic.stop(self.seat).and_then(|()| {
             let context = self.launched.state.context();
             // A context that is lost has no work.

@@ -19,12 +19,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Told to who opens a topic of another process.
+/// A warning for a process that opens a topic of another one.
 const TURNS: &str = "this GPU runs kernels of several processes in turns, so a message of a device topic between two of them \
                      takes milliseconds; start MPS with 'rgaps up --mps', and both processes with 'rgaps run -- COMMAND', or put \
                      them on two GPUs";
 
-/// What a process's kernels do with the topic.
+/// The part that a process's kernels take in the topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// They publish.
@@ -35,7 +35,7 @@ pub enum Role {
 
 /// A device topic, mapped into this process and reachable by its kernels.
 ///
-/// Kernels that use it have ended before it is dropped.
+/// The owner drops it only when the kernels that use it have ended.
 pub struct DeviceTopic {
     // Fields drop in this order: the registration before its pages.
     registered: Option<Registered>,
@@ -44,8 +44,9 @@ pub struct DeviceTopic {
     fds: [OwnedFd; 3],
     geometry: Geometry,
     domain: Domain,
-    /// Who has the seats that are taken here, and what has to live as long.
+    /// The owner of the seats that this process takes.
     pub(crate) owner: u64,
+    /// Keeps the process a client of the daemon (`owned_by`).
     _kept: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -62,7 +63,7 @@ impl DeviceTopic {
         let fds = [control, ring.fd, words.fd];
         let sizes = [ring.bytes, words.bytes];
         let topic = DeviceTopic::map(domain, fds, sizes, Role::Publisher, geometry)?;
-        // Memory of a GPU comes as its last owner left it.
+        // Memory of a GPU still has the bytes of its last owner.
         topic
             .memory
             .ring
@@ -132,8 +133,8 @@ impl DeviceTopic {
         })
     }
 
-    /// Seats that are taken here from now on are those of a client of the daemon's ([`device_owner`](rgaps_layout::device_owner)), which
-    /// frees them when the client has ended. `kept` keeps it a client as long as the topic is mapped.
+    /// Has a client of the daemon ([`device_owner`](rgaps_layout::device_owner)) own the seats that are taken by this value from here on:
+    /// the daemon frees them when the client has ended. `kept` keeps the process that client as long as the topic is mapped.
     pub fn owned_by(self, owner: u64, kept: Box<dyn Any + Send + Sync>) -> DeviceTopic {
         DeviceTopic {
             owner,
@@ -142,7 +143,7 @@ impl DeviceTopic {
         }
     }
 
-    /// Writes what [`read_description`] reads. The magic number comes last.
+    /// Writes the description that [`read_description`] reads. The magic number comes last.
     fn describe(&self, [ring_bytes, words_bytes]: [u64; 2]) {
         let Geometry {
             depth,
@@ -168,7 +169,7 @@ impl DeviceTopic {
             .store(DEVICE_MAGIC, Ordering::Release);
     }
 
-    /// What kernels get as a parameter.
+    /// The topic as a parameter of kernels: addresses and sizes.
     pub fn view(&self) -> DeviceTopicView {
         let control = match &self.registered {
             Some(registered) => registered.device_address(),
@@ -217,14 +218,14 @@ impl DeviceTopic {
         Ok(())
     }
 
-    /// The seat of the process that forwards to hosts, if one ever did.
+    /// The seat of the topic's bridge, or of its last one; `None` if there was none.
     pub fn bridge_seat(&self) -> Option<u32> {
         let word = self.control_word(offset_of!(DeviceControl, bridge));
         let seat = word.load(Ordering::SeqCst).checked_sub(1)?;
         (seat < MAX_DEVICE_SUBSCRIBERS.into()).then_some(seat as u32)
     }
 
-    /// Says which seat it is, for who comes after it.
+    /// Writes the seat of the topic's bridge, for a bridge that comes after it.
     pub(crate) fn set_bridge_seat(&self, seat: u32) {
         self.control_word(offset_of!(DeviceControl, bridge))
             .store(1 + u64::from(seat), Ordering::SeqCst);
@@ -246,10 +247,9 @@ impl DeviceTopic {
         Ok(self.memory.stream()?)
     }
 
-    /// The only bridge of the topic, until the result is dropped or the process ends.
+    /// Makes this process the only bridge of the topic, until the result is dropped or the process ends.
     pub fn lock(&self) -> Result<OwnedFd, DeviceError> {
-        // An open file description of our own: those of the descriptor are shared with other processes, and so would its
-        // lock be.
+        // Opens a file description of our own: other processes share that of the descriptor, and would share its lock.
         let path = format!("/proc/self/fd/{}", self.fds[0].as_raw_fd());
         let opened = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         let fd = opened.map_err(|error| DeviceError::Lock(error.into()))?;
@@ -308,7 +308,7 @@ pub(crate) fn check_endpoint(endpoint: u32, end: u32) -> Result<(), DeviceError>
     )))
 }
 
-/// Sizes that the topic's maker wrote, which may be any bytes.
+/// Reads and checks the sizes that the topic's maker wrote, which may be any bytes.
 fn read_description(control: &SharedMap) -> Result<(Geometry, [u64; 2]), DeviceError> {
     let refuse = |why: String| DeviceError::Pool(PoolError::Untrusted(why));
     // SYNC POINT described: pairs with the store in `describe`.
@@ -361,8 +361,8 @@ fn host_mapping(
 fn register(control: &SharedMap, ring: &CudaMapping) -> Result<Registered, PoolError> {
     let context = Arc::clone(ring.context());
     let uuid = context.device().uuid;
-    // SAFETY: the range is mapped, readable and writable, until `control` is dropped, which is after the registration: the
-    // order of `DeviceTopic`'s fields, and in `map` until then that of its variables.
+    // SAFETY: `control` has `bytes()` bytes mapped for reading and writing from its base until it is dropped. That is after the
+    // registration is: by the order of `DeviceTopic`'s fields, and in `map` until then by that of its variables.
     unsafe {
         Registered::new(
             context,
@@ -375,14 +375,14 @@ fn register(control: &SharedMap, ring: &CudaMapping) -> Result<Registered, PoolE
 
 fn word(control: &SharedMap, at: usize) -> &AtomicU64 {
     assert!(at % size_of::<AtomicU64>() == 0 && at < size_of::<DeviceControl>());
-    // SAFETY: inside the mapping, which starts at a page and lives as long as the result; all processes and kernels change
-    // it by atomics only.
+    // SAFETY: aligned and inside the mapping, as was just checked; the mapping has `DEVICE_CONTROL_BYTES`, starts at a page, and lives as
+    // long as the borrow. All processes and kernels change the word by atomics only.
     unsafe { AtomicU64::from_ptr(control.base().as_ptr().add(at).cast()) }
 }
 
 fn half_word(control: &SharedMap, at: usize) -> &AtomicU32 {
     assert!(at % size_of::<AtomicU32>() == 0 && at < size_of::<DeviceControl>());
-    // SAFETY: inside the mapping, which starts at a page and lives as long as the result; it is written once, before any
-    // other process has the descriptor.
+    // SAFETY: aligned and inside the mapping, as was just checked; the mapping has `DEVICE_CONTROL_BYTES`, starts at a page, and lives as
+    // long as the borrow. The half word is written once, before any other process has the descriptor.
     unsafe { AtomicU32::from_ptr(control.base().as_ptr().add(at).cast()) }
 }

@@ -34,7 +34,7 @@ fn topic(context: &Context) -> Arc<DeviceTopic> {
 }
 
 fn buffer(context: &Arc<Context>, bytes: &[u8]) -> DeviceBuffer {
-    // SAFETY: the bytes stay until the copy is complete, which is when this returns.
+    // SAFETY: `bytes` is borrowed until this function returns; `copy_of` returns after the copy.
     unsafe {
         DeviceBuffer::copy_of(context.clone(), bytes.as_ptr() as u64, bytes.len() as u64).unwrap()
     }

@@ -13,10 +13,10 @@ const SIZES: Geometry = Geometry {
     block_bytes: 1000,
 };
 
-/// The host's, and that of the test driver's GPU.
+/// The domains of host memory and of the test driver's GPU.
 fn domains() -> [Domain; 2] {
     static LOADED: Once = Once::new();
-    // Before any thread reads the environment, as far as tests of this file go.
+    // Set before any thread of these tests reads the environment.
     LOADED.call_once(|| std::env::set_var(LIBRARY_ENV, rgaps_test_driver::library()));
     let devices = Driver::load().unwrap().devices().unwrap();
     [Domain::Host, Domain::Cuda(devices[0].uuid)]
@@ -46,7 +46,7 @@ fn a_topic_is_opened_by_its_descriptors() {
         assert_eq!(here.blocks_at - here.slots, there.blocks_at - there.slots);
         assert_eq!(here.holders - here.seats, there.holders - there.seats);
         assert_eq!(opened.newest_sequence().unwrap(), 0);
-        // What one says the other sees.
+        // Each sees the seats that the other takes.
         let seat = opened.take_seat().unwrap();
         assert!(!made.seat(seat).unwrap().joined);
         assert_ne!(made.take_seat().unwrap(), seat);

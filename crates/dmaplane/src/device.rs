@@ -10,23 +10,23 @@ const DEVICE: &str = "/dev/dmaplane";
 /// `DMAPLANE_MAGIC`.
 const MAGIC: u8 = 0xE4;
 
-/// What a buffer consists of.
+/// The kind of a buffer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BufferKind {
     /// Contiguous memory that is coherent with devices. It cannot be exported.
     Coherent,
-    /// Pages.
+    /// Single pages, which can be exported as a dma-buf.
     Pages,
 }
 
-/// What may be done with a memory region, besides reading it locally.
+/// The rights to a memory region, besides reading it locally.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Access {
-    /// Received messages may be written there.
+    /// The device may write received messages there.
     pub local_write: bool,
-    /// Others may write there.
+    /// Peers may write there.
     pub remote_write: bool,
-    /// Others may read there.
+    /// Peers may read there.
     pub remote_read: bool,
 }
 
@@ -38,15 +38,16 @@ impl Access {
     }
 }
 
-/// An open file of the device. Buffers, channels and RDMA contexts belong to it and end with it; memory lives on
+/// An open file of the device. Its buffers, channels and RDMA contexts end when it is closed; memory stays
 /// while a mapping or dma-buf needs it.
 #[derive(Debug)]
 pub struct Device {
     fd: OwnedFd,
 }
 
-/// Calls by what goes in and out: `get` returns a record, `put` passes one, `both` passes one and returns it
-/// changed, `number` passes a handle, `none` passes nothing. Behind: the method's name, the call's name and number, the record.
+/// Makes a method of each call. The first word is the kind of call: `get` returns a record, `put` passes one, `both` passes one
+/// and returns it changed, `number` passes a handle, `none` passes nothing. Then come the method's name, the call's name and
+/// number, and the record.
 macro_rules! calls {
     ($($(#[$doc:meta])* $how:ident $method:ident = $name:literal, $number:literal $(, $record:ty)?;)*) => {
         impl Device {
@@ -128,15 +129,15 @@ calls! {
     get create_channel = "CREATE_CHANNEL", 0x01, ChannelParams;
     /// Puts an entry into the channel.
     put submit = "SUBMIT", 0x02, SubmitParams;
-    /// Takes a completed entry; waits while one is on its way.
+    /// Takes a completed entry; waits while one is in flight.
     both complete = "COMPLETE", 0x03, CompleteParams;
     /// Counts of the channel.
     get stats = "GET_STATS", 0x04, Stats;
-    /// Makes a buffer as a record says; see [`Device::buffer`].
+    /// Makes a buffer as the record asks; see [`Device::buffer`].
     both create_buffer = "CREATE_BUFFER", 0x05, BufParams;
     /// Gives a buffer's handle up. It fails while the buffer is mapped or exported.
     number destroy_buffer = "DESTROY_BUFFER", 0x06;
-    /// Where a buffer is in the device, for `mmap`.
+    /// The offset of a buffer in the device, for `mmap`.
     both mmap_info = "GET_MMAP_INFO", 0x08, MmapInfo;
     /// Counts of buffers.
     get buffer_stats = "GET_BUF_STATS", 0x09, BufStats;
@@ -146,37 +147,37 @@ calls! {
     both setup_rdma = "SETUP_RDMA", 0x10, RdmaSetup;
     /// Ends the RDMA context.
     none teardown_rdma = "TEARDOWN_RDMA", 0x11;
-    /// Registers a buffer as a record says; see [`Device::register`].
+    /// Registers a buffer as the record asks; see [`Device::register`].
     both register_mr = "REGISTER_MR", 0x20, MrParams;
     /// Ends a memory region.
     number deregister_mr = "DEREGISTER_MR", 0x21;
     /// Sends a message to itself.
     both loopback = "LOOPBACK_TEST", 0x30, LoopbackParams;
-    /// Messages there and back, one at a time.
+    /// Measures messages there and back, one at a time.
     both pingpong = "PINGPONG_BENCH", 0x31, BenchParams;
-    /// Messages one way, several in flight.
+    /// Measures messages in one direction, several in flight.
     both streaming = "STREAMING_BENCH", 0x32, BenchParams;
     /// Counts of RDMA.
     get rdma_stats = "GET_RDMA_STATS", 0x33, RdmaStats;
     /// Sets credits and watermarks.
     both configure_flow = "CONFIGURE_FLOW", 0x40, FlowParams;
-    /// Streams for some seconds, with throughput by windows of 1 s.
+    /// Streams for some seconds, and measures the throughput in windows of 1 s.
     both sustained_stream = "SUSTAINED_STREAM", 0x41, SustainedParams;
-    /// Streams at several depths of the queue.
+    /// Measures streams at several depths of the queue.
     both qdepth_sweep = "QDEPTH_SWEEP", 0x42, SweepParams;
     /// Counts of credits.
     get flow_stats = "GET_FLOW_STATS", 0x43, FlowStats;
     /// NUMA nodes with processors, memory and distances.
     get numa_topology = "QUERY_NUMA_TOPO", 0x50, NumaTopo;
-    /// Copies from every node's processors to every node's memory.
+    /// Measures copies from every node's processors to every node's memory.
     both numa_bench = "NUMA_BENCH", 0x51, NumaBenchParams;
-    /// Ends a GPU handle.
+    /// Unpins the memory of a GPU handle.
     put gpu_unpin = "GPU_UNPIN", 0x61, GpuUnpinParams;
     /// Copies from a GPU handle to a buffer.
     both gpu_to_host = "GPU_DMA_TO_HOST", 0x62, GpuDmaParams;
     /// Copies from a buffer to a GPU handle.
     both gpu_from_host = "GPU_DMA_FROM_HOST", 0x63, GpuDmaParams;
-    /// Copies between a GPU handle and a buffer, timed.
+    /// Measures copies between a GPU handle and a buffer.
     both gpu_bench = "GPU_BENCH", 0x64, GpuBenchParams;
     /// Registers a GPU handle.
     both gpu_register_mr = "GPU_REGISTER_MR", 0x65, GpuMrParams;
@@ -190,9 +191,9 @@ calls! {
     both write_imm = "RDMA_WRITE_IMM", 0x80, WriteImmParams;
     /// Posts a receive.
     both post_recv = "RDMA_POST_RECV", 0x81, PostRecvParams;
-    /// Takes the oldest receive that is done.
+    /// Takes the oldest completed receive.
     both poll_recv = "RDMA_POLL_RECV", 0x82, PollRecvParams;
-    /// Makes a queue pair for a peer in another file or host.
+    /// Makes a queue pair for a peer: another open file, or another host.
     get init_peer = "RDMA_INIT_PEER", 0x90, RdmaPeerInfo;
     /// Connects that queue pair with the peer's.
     put connect_peer = "RDMA_CONNECT_PEER", 0x91, RdmaPeerInfo;
@@ -204,7 +205,7 @@ calls! {
     none destroy_peer = "RDMA_DESTROY_PEER", 0x94;
 }
 
-/// Numbers of the calls whose methods are written out below.
+/// The numbers of the calls whose methods are below.
 const EXPORT: rustix::ioctl::Opcode = opcode::read_write::<ExportDmabufArg>(MAGIC, 0x0A);
 const GPU_PIN: rustix::ioctl::Opcode = opcode::read_write::<GpuPinParams>(MAGIC, 0x60);
 
@@ -217,7 +218,7 @@ impl Device {
         Ok(Device { fd })
     }
 
-    /// A buffer of zeros, on a node if one is named. The answer says on which node it is.
+    /// Makes a buffer of zeros, on `node` if given. The result names the node on which the buffer is.
     pub fn buffer(
         &self,
         kind: BufferKind,
@@ -235,7 +236,7 @@ impl Device {
         })
     }
 
-    /// A new dma-buf of a buffer of pages.
+    /// Exports a buffer of pages as a new dma-buf.
     pub fn export_dmabuf(&self, buffer: u32) -> Result<OwnedFd, Error> {
         let mut record = ExportDmabufArg {
             buf_id: buffer,
@@ -251,7 +252,7 @@ impl Device {
         Ok(unsafe { OwnedFd::from_raw_fd(record.fd) })
     }
 
-    /// An RDMA context on a device by its name (`rdma link`), with depths of the queues; 0 is the module's own.
+    /// Makes an RDMA context on the device `name` (see `rdma link`). A depth of 0 means the module's default.
     pub fn connect(
         &self,
         name: &str,
@@ -266,14 +267,14 @@ impl Device {
             max_recv_wr: queue_depth,
             ..RdmaSetup::default()
         };
-        // With a 0 at the end. A longer name is no device's.
+        // A 0 ends the name. A longer name is passed without its end, and no device has it.
         let room = record.ib_dev_name.len() - 1;
         let name = name.as_bytes().get(..room).unwrap_or(name.as_bytes());
         record.ib_dev_name[..name.len()].copy_from_slice(name);
         self.setup_rdma(record)
     }
 
-    /// A memory region over a whole buffer.
+    /// Registers a whole buffer as a memory region.
     pub fn register(&self, buffer: u32, access: Access) -> Result<MrParams, Error> {
         self.register_mr(MrParams {
             buf_id: buffer,

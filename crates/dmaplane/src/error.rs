@@ -1,4 +1,4 @@
-//! What goes wrong, and what to do about it.
+//! Errors of the module's calls, with hints on what to do.
 
 use rustix::io::Errno;
 use std::io;
@@ -10,9 +10,9 @@ pub enum Error {
     /// The device cannot be opened.
     #[error("open({device}) failed: {source}; {hint}")]
     Open {
-        /// Its path.
+        /// The device's path.
         device: &'static str,
-        /// Why.
+        /// The system's error.
         source: io::Error,
         /// What to do about it.
         hint: &'static str,
@@ -20,19 +20,19 @@ pub enum Error {
     /// The loaded module is of another version, or lacks something.
     #[error("{device} {found}, but this program needs {needed}; build and load the module that belongs to it (make kernel)")]
     Version {
-        /// Its path.
+        /// The device's path.
         device: &'static str,
-        /// What it has.
+        /// The version and features of the module.
         found: String,
-        /// What is needed.
+        /// The version and features that are needed.
         needed: String,
     },
     /// The module refused a call.
     #[error("{call} failed: {source}; {hint}")]
     Call {
-        /// Its name in the module's header.
+        /// The call's name in the module's header.
         call: &'static str,
-        /// Why.
+        /// The system's error.
         source: io::Error,
         /// What to do about it.
         hint: &'static str,
@@ -40,7 +40,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The system's number of the error, if it is one of the system's.
+    /// The number of the system's error; `None` for [`Error::Version`].
     pub fn errno(&self) -> Option<i32> {
         match self {
             Error::Open { source, .. } | Error::Call { source, .. } => source.raw_os_error(),
@@ -69,13 +69,13 @@ impl Error {
         let hint = match error {
             Errno::NOMEM => "free memory (of the node that was asked for, or huge pages), or raise the limit of this cgroup",
             Errno::DQUOT => "the limit of this user or realm is reached: free some, or raise user_mib_max in /sys/module/dmaplane/parameters",
-            Errno::NOSPC => "the module has no more of these; free some",
-            Errno::NODEV => "the device or its memory is gone, or the module was built without it",
+            Errno::NOSPC => "the module's table of such objects is full; free some",
+            Errno::NODEV => "the device or its memory is gone, or the module was built without support for it",
             Errno::NOTCONN => "it needs an RDMA context: name a device (rdma link)",
-            Errno::BUSY => "it is in use",
-            Errno::NOENT => "there is no such thing in this open file",
+            Errno::BUSY => "the object is in use",
+            Errno::NOENT => "this open file has no object with this handle",
             Errno::NOTTY => "the loaded module does not know this call; load a newer one",
-            Errno::PERM => "it takes a capability, or is another realm's (docs/how-to/dmaplane.md#permissions-and-limits)",
+            Errno::PERM => "the call needs a capability, or the memory belongs to another realm (docs/how-to/dmaplane.md#permissions-and-limits)",
             _ => "the kernel's log says why, and docs/how-to/dmaplane.md lists what each call refuses",
         };
         Error::Call {

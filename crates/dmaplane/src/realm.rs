@@ -1,4 +1,4 @@
-//! `/dev/dmaplane-pool`: memory with a quota, as dma-bufs that can be taken back.
+//! `/dev/dmaplane-pool`: memory with a quota, in dma-bufs that can be revoked.
 
 use crate::abi::realm as abi;
 use crate::Error;
@@ -11,7 +11,7 @@ const DEVICE: &str = "/dev/dmaplane-pool";
 const MAGIC: u8 = 0xE6;
 /// `DMAPLANE_POOL_VERSION`.
 const VERSION: u32 = 1;
-/// `DMAPLANE_POOL_HAS_REVOKE`, `DMAPLANE_POOL_HAS_ADOPT`.
+/// The features that this crate needs: `DMAPLANE_POOL_HAS_REVOKE` and `DMAPLANE_POOL_HAS_ADOPT`.
 const FEATURES: u64 = 0b11;
 
 const HUGE: u32 = 1 << 0;
@@ -55,53 +55,53 @@ pub(crate) const CONSTANTS: &[(&str, u64)] = &[
     ("DMAPLANE_POOL_MINE", MINE as u64),
 ];
 
-/// An open file of the device, with a quota that begins at 0. What it allocated stays when it is closed.
+/// An open file of the device, with a quota that is 0 at first. Memory that it allocated stays when it is closed.
 #[derive(Debug)]
 pub struct Realm {
     fd: OwnedFd,
 }
 
-/// What a realm has.
+/// How much memory a realm may have, and has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Usage {
-    /// What it may have.
+    /// The most bytes that it may have.
     pub quota_bytes: u64,
-    /// What it has. Revoked memory counts until it is free.
+    /// The bytes that it has. Revoked memory counts until it is free.
     pub used_bytes: u64,
-    /// Its dma-bufs.
+    /// How many dma-bufs it has.
     pub buffers: u32,
 }
 
 /// Memory to be allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Wanted {
-    /// Rounded up to whole pages.
+    /// The size, which the module rounds up to whole pages.
     pub bytes: u64,
     /// The NUMA node. None: any.
     pub node: Option<u32>,
-    /// Only whole blocks of 2 MiB, of which `bytes` is a multiple; or the call fails.
+    /// Use only blocks of 2 MiB, or fail. `bytes` must be a multiple of that.
     pub huge: bool,
-    /// Only pages of `node`; or the call fails.
+    /// Use only pages of `node`, or fail.
     pub strict_node: bool,
 }
 
 /// Memory that was allocated.
 #[derive(Debug)]
 pub struct Allocated {
-    /// Its only handle. The memory is free when no descriptor, mapping or importer is left.
+    /// The only handle of the memory, which is freed when no descriptor, mapping or importer is left.
     pub dma_buf: OwnedFd,
-    /// The node that was asked for, if all pages are there; else the other one with most of them.
+    /// The wanted node if all pages are on it; else the other node with most of them.
     pub actual_node: Option<u32>,
-    /// Bit n: some pages are on node n. Bit 63: on nodes from 63 on.
+    /// Bit n: some pages are on node n. Bit 63: some are on node 63 or a higher one.
     pub nodes: u64,
-    /// All of it is in contiguous blocks at least so large.
+    /// The memory consists of contiguous blocks of at least so many bytes.
     pub block_bytes: u64,
 }
 
-/// What the module says of a dma-buf of its own.
+/// What the module reports about one of its dma-bufs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Info {
-    /// Of whole pages.
+pub struct DmaBufInfo {
+    /// The size, a multiple of the page size.
     pub bytes: u64,
     /// As in [`Allocated`].
     pub actual_node: Option<u32>,
@@ -109,20 +109,20 @@ pub struct Info {
     pub nodes: u64,
     /// As in [`Allocated`].
     pub block_bytes: u64,
-    /// Mappings of devices.
+    /// How many mappings devices have.
     pub importers: u32,
-    /// Mappings of processes.
+    /// How many mappings processes have.
     pub mappings: u32,
-    /// An access through a mapping is a SIGBUS.
+    /// Revoked: an access through a mapping is a SIGBUS.
     pub is_revoked: bool,
-    /// It is revoked, and no importer keeps its memory.
+    /// Revoked, and no importer keeps the memory.
     pub is_freed: bool,
-    /// It is of the realm that asked.
+    /// It belongs to the realm that asks.
     pub is_mine: bool,
 }
 
 impl Realm {
-    /// Opens a realm, if the module is of the version that this crate knows.
+    /// Opens a new realm. Fails if the module has another version than this crate knows, or lacks a feature.
     pub fn open() -> Result<Realm, Error> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let fd = rustix::fs::open(DEVICE, flags, Mode::empty());
@@ -147,7 +147,7 @@ impl Realm {
         Ok(Realm { fd })
     }
 
-    /// Sets what the realm may have. Less than it has takes nothing away.
+    /// Sets how many bytes the realm may have. A quota below its usage takes nothing away.
     pub fn set_quota(&self, bytes: u64) -> Result<(), Error> {
         let record = abi::Quota { bytes, reserved: 0 };
         // SAFETY: SET_QUOTA reads one `Quota`, integers without padding. `self.fd` is the module's device: only `open`
@@ -158,7 +158,7 @@ impl Realm {
         unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call("SET_QUOTA", error))
     }
 
-    /// What the realm has.
+    /// The realm's quota and usage.
     pub fn usage(&self) -> Result<Usage, Error> {
         // SAFETY: GET_REALM writes one `Realm`, all of it integers. `self.fd` is the module's device: only `open`
         // puts one there.
@@ -174,11 +174,11 @@ impl Realm {
         })
     }
 
-    /// Allocates zeros.
+    /// Allocates memory that is zero.
     pub fn alloc(&self, wanted: &Wanted) -> Result<Allocated, Error> {
         let mut record = abi::Alloc {
             size: wanted.bytes,
-            // A number that is none of the kernel's is refused there.
+            // The kernel refuses a number that is no node.
             node: wanted
                 .node
                 .map_or(-1, |node| i32::try_from(node).unwrap_or(i32::MAX)),
@@ -201,8 +201,8 @@ impl Realm {
         })
     }
 
-    /// Takes the memory of a dma-buf of this realm away from everybody, also from this process. Returns how many mappings
-    /// of devices still keep it.
+    /// Revokes a dma-buf of this realm: takes its memory away from all processes, also from this one. Returns how many
+    /// mappings of devices still keep the memory.
     ///
     /// # Safety
     /// Nobody in this process accesses the memory from now on: an access would be a SIGBUS.
@@ -221,19 +221,19 @@ impl Realm {
         Ok(record.importers)
     }
 
-    /// What the module says of a dma-buf of any realm. It refuses others.
-    pub fn info(&self, dma_buf: BorrowedFd<'_>) -> Result<Info, Error> {
+    /// Asks the module about a dma-buf of any of its realms. It refuses other dma-bufs.
+    pub fn info(&self, dma_buf: BorrowedFd<'_>) -> Result<DmaBufInfo, Error> {
         let mut record = abi::Info {
             fd: dma_buf.as_raw_fd(),
             ..abi::Info::default()
         };
-        // SAFETY: INFO reads and writes one `Info`, integers without unnamed padding. `self.fd` is the module's device: only
+        // SAFETY: INFO reads and writes one `abi::Info`, integers without unnamed padding. `self.fd` is the module's device: only
         // `open` puts one there.
         let call = unsafe { Updater::<INFO, abi::Info>::new(&mut record) };
         // SAFETY: `self.fd` is `/dev/dmaplane-pool`, which `open` alone puts there, so the kernel takes this number as INFO and reads and writes
-        // one `Info`: `record`, which `call` borrows until `ioctl` returns.
+        // one `abi::Info`: `record`, which `call` borrows until `ioctl` returns.
         unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call("INFO", error))?;
-        Ok(Info {
+        Ok(DmaBufInfo {
             bytes: record.size,
             actual_node: u32::try_from(record.actual_node).ok(),
             nodes: record.nodes,
@@ -246,7 +246,7 @@ impl Realm {
         })
     }
 
-    /// Takes over a dma-buf of a realm of the same user that is closed. It counts against this realm's quota from now on.
+    /// Takes over a dma-buf of a closed realm of the same user. It counts against this realm's quota from now on.
     pub fn adopt(&self, dma_buf: BorrowedFd<'_>) -> Result<(), Error> {
         let mut record = abi::Adopt {
             fd: dma_buf.as_raw_fd(),

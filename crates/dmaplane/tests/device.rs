@@ -1,5 +1,5 @@
-//! Calls on the real devices, where the module is loaded (`make test-providers`). Elsewhere each test says that it is left
-//! out, and why.
+//! Calls on the real devices, where the module is loaded (`make test-providers`). Elsewhere each test prints why it is left
+//! out.
 
 use rgaps_dmaplane::{
     Access, BufferKind, Device, Error, LoopbackParams, NumaBenchParams, Realm, RingEntry,
@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 const MIB: u64 = 1 << 20;
 
-/// What was opened, or None where there is none; other errors fail the test.
+/// The opened device; `None` if it cannot be opened. Other errors fail the test.
 fn present<T>(opened: Result<T, Error>) -> Option<T> {
     match opened {
         Ok(opened) => Some(opened),
@@ -211,7 +211,7 @@ fn memory_is_adopted_with_its_bytes_and_taken_back() {
     successor.adopt(made.dma_buf.as_fd()).unwrap();
     assert_eq!(successor.usage().unwrap().used_bytes, 2 * MIB);
     assert_eq!(exchange(made.dma_buf.as_fd(), 2 * MIB, 0), 9);
-    // SAFETY: nothing of it is mapped here.
+    // SAFETY: `exchange` has unmapped it, so nobody in this process accesses the memory.
     let importers = unsafe { successor.revoke(made.dma_buf.as_fd()) };
     assert_eq!(importers.unwrap(), 0);
     let info = successor.info(made.dma_buf.as_fd()).unwrap();

@@ -1,4 +1,5 @@
-//! What clients of a predecessor's hand back, until all of it is known.
+//! What a zone of a dead daemon still waits for: the claims of clients that hand it back, and ranges of the control segment that
+//! nobody may get yet.
 
 use crate::control::Control;
 use crate::granule_set::LiveGranules;
@@ -10,44 +11,44 @@ use rgaps_session::{Member, Range, Refusal, Side};
 use rgaps_sync::atomic::Ordering;
 use std::collections::{BTreeMap, HashMap};
 
-/// By topic, side and slot of a member: what it leases.
+/// By topic, side and slot of a claimed member: the granules that it claims.
 pub(crate) type Claims = HashMap<(u32, Side, u32), LiveGranules>;
 
-/// Free ranges of the control segment that are withheld, since subscribers of a predecessor's time may still look there.
+/// Free ranges of the control segment that are withheld, since subscribers that joined under a predecessor may still read there.
 #[derive(Debug)]
 struct SetAside {
+    /// Offsets and lengths.
     ranges: Vec<(u64, u64)>,
-    /// Subscribers that may still look there: topic, slot, incarnation, and the epoch after which
-    /// they do not.
+    /// Subscribers that may still read there: topic, slot, incarnation, and the membership epoch from which on they do not.
     waits: Vec<(u32, u32, u64, u32)>,
 }
 
-/// What is still to be handed back, and what must not be handed out before that.
+/// The claims of clients that are handing back, and the withheld ranges.
 #[derive(Debug, Default)]
 pub(crate) struct Adoption {
-    /// What clients that hand back have claimed so far, by client.
+    /// By client that is handing back: its claims so far.
     claims: BTreeMap<u32, Claims>,
     set_aside: Option<SetAside>,
 }
 
 impl Adoption {
-    /// A client begins to hand back.
+    /// Notes that a client begins to hand back.
     pub(crate) fn begin(&mut self, client: u32) {
         self.claims.insert(client, Claims::default());
     }
 
-    /// Refuses what only a client may ask that hands back.
+    /// Refuses unless the client is handing back.
     pub(crate) fn require_claiming(&self, client: u32) -> Result<(), Refusal> {
         let claims = self.claims.get(&client).map(|_| ());
         claims.ok_or_else(|| bad("this session has not started to hand back a zone"))
     }
 
-    /// Whether some clients have begun to hand back and not finished.
+    /// Whether a client has begun to hand back and has not finished.
     pub(crate) fn is_claimed_from(&self) -> bool {
         !self.claims.is_empty()
     }
 
-    /// Notes that a client has a member, and that this leases ranges of a pool.
+    /// Notes that a client claims a member, and ranges of a pool as the member's leases.
     pub(crate) fn claim(&mut self, client: u32, member: &Member, pool: u32, ranges: &[Range]) {
         if let Some(claims) = self.claims.get_mut(&client) {
             let key = (member.topic, member.side, member.slot);
@@ -58,13 +59,13 @@ impl Adoption {
         }
     }
 
-    /// A client claims nothing more. Returns what it claimed.
+    /// Ends a client's claims and returns them. None: the client was not handing back.
     pub(crate) fn finish(&mut self, client: u32) -> Option<Claims> {
         self.claims.remove(&client)
     }
 
-    /// Withholds the free ranges of the control segment below `control_used`: a predecessor may have withheld some, since subscribers
-    /// still looked there. They are handed out when all subscribers of its time have looked at the present members of their topics.
+    /// Withholds the free ranges of the control segment below `control_used`: a predecessor may have withheld some of
+    /// them. `release` frees them when all present subscribers have seen the present members of their topics.
     pub(crate) fn set_aside(&mut self, control_used: u64, topics: &Topics, control: &mut Control) {
         let end = control_used
             .next_multiple_of(CONTROL_PAGE)
@@ -79,12 +80,12 @@ impl Adoption {
         });
     }
 
-    /// Whether something is set aside.
+    /// Whether ranges are withheld.
     pub(crate) fn has_set_aside(&self) -> bool {
         self.set_aside.is_some()
     }
 
-    /// Hands on what was set aside, once that is safe.
+    /// Frees the withheld ranges once no subscriber reads there. True: it freed them.
     pub(crate) fn release(&mut self, topics: &Topics, control: &mut Control) -> bool {
         let Some(aside) = &mut self.set_aside else {
             return false;

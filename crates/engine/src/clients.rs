@@ -21,23 +21,24 @@ pub(crate) const QUARANTINED: SessionId = SessionId(0);
 /// A client process in a zone.
 #[derive(Debug)]
 pub(crate) struct Client {
-    /// None: known from a predecessor's registry, and not back yet.
+    /// None: a predecessor's client that has not returned, or links that ended and left seats.
     pub(crate) session: Option<SessionId>,
+    /// A random number, by which a client identifies itself when it returns.
     pub(crate) id: u64,
     pub(crate) pid: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) name: String,
-    /// Since when its lock on the registry was found free.
+    /// When the daemon first found the client's lock on the registry free. None: the lock was held at the last look.
     pub(crate) unlocked_since: Option<Instant>,
-    /// It may have seats in device topics.
+    /// Whether the client may have seats in device topics.
     pub(crate) has_devices: bool,
-    /// Of links whose process has ended: until when their seats wait for the next links.
+    /// Set for links whose process has ended: until when their seats wait for the next links.
     pub(crate) vacant_until: Option<Instant>,
 }
 
 impl Client {
-    /// The client of a session, without a number yet.
+    /// The client of a session. `Clients::add` gives it its `id`.
     pub(crate) fn of(session: SessionId, of: &Session) -> Client {
         Client {
             session: Some(session),
@@ -52,7 +53,7 @@ impl Client {
         }
     }
 
-    /// Whether it is a predecessor's, and may come back.
+    /// Whether it is a client of a predecessor that may still return.
     pub(crate) fn is_awaited(&self) -> bool {
         self.session.is_none() && self.vacant_until.is_none()
     }
@@ -62,12 +63,13 @@ impl Client {
 #[derive(Default)]
 pub(crate) struct Clients {
     all: BTreeMap<u32, Client>,
-    /// Processes of a predecessor's clients, by numbers that mean the same to this daemon.
+    /// Process numbers of a predecessor's clients, if they mean the same processes to this daemon; otherwise empty.
     saved_pids: BTreeSet<u32>,
 }
 
 impl Clients {
-    /// The clients that a predecessor recorded. `saved_pids`: their processes, by numbers that mean the same here.
+    /// The clients that a predecessor recorded. `saved_pids`: their process numbers, as far as these
+    /// mean the same processes to this daemon.
     pub(crate) fn load(
         registry: &RegistryFile,
         saved_pids: BTreeSet<u32>,
@@ -82,7 +84,7 @@ impl Clients {
         Ok(Clients { all, saved_pids })
     }
 
-    /// Adds a client; it gets a number and a record. There may be `most`.
+    /// Adds a client, gives it an `id` and writes its record. Returns its index. `most`: the limit of clients.
     pub(crate) fn add(
         &mut self,
         registry: &RegistryFile,
@@ -130,7 +132,7 @@ impl Clients {
         self.all.is_empty()
     }
 
-    /// Who a member's client is, in words.
+    /// A client's name and process, for messages to people.
     pub(crate) fn describe(&self, index: u32) -> String {
         match self.get(index) {
             Some(client) => format!("'{}' (process {})", client.name, client.pid),
@@ -138,7 +140,7 @@ impl Clients {
         }
     }
 
-    /// The client that has a seat of a device topic, in the zone of this number.
+    /// The client that has a seat of a device topic. `owner`: the number in the seat, made of `zone` and the client.
     pub(crate) fn owner_of_seat(&mut self, zone: ZoneId, owner: u64) -> Option<&mut Client> {
         let mut all = self.all.iter_mut();
         let found = all.find(|(index, client)| device_owner(zone, **index, client.id) == owner);
@@ -150,19 +152,19 @@ impl Clients {
             .is_some_and(|client| client.name == LINKS_CLIENT)
     }
 
-    /// Whether there are clients without a session: a predecessor's, or links that ended and left seats.
+    /// Whether clients are without a session: a predecessor's, or links that ended and left seats.
     pub(crate) fn have_absent(&self) -> bool {
         self.all.values().any(|client| client.session.is_none())
     }
 
-    /// The processes of a predecessor's clients that may still come back, by its numbers.
+    /// Process numbers of the predecessor's clients that may still return, as the predecessor recorded them.
     pub(crate) fn awaited(&self) -> BTreeSet<u32> {
         let awaited = self.all.values().filter(|client| client.is_awaited());
         awaited.map(|client| client.pid).collect()
     }
 
-    /// The processes by which a successor will tell who lives; 0 for one that this daemon knows only from a
-    /// predecessor's registry, in which clients could write.
+    /// Process numbers of the clients, from which a successor sees who lives; 0 for a client that this daemon knows only from
+    /// a predecessor's registry.
     pub(crate) fn pids_to_save(&self) -> Vec<u32> {
         let all = self.all.values();
         // Links that ended have nothing to hand back; their seats are for the next ones.
@@ -173,30 +175,30 @@ impl Clients {
             .collect()
     }
 
-    /// Whether links of a predecessor's may still come back.
+    /// Whether links that a predecessor served may still return.
     pub(crate) fn await_links(&self) -> bool {
         let mut all = self.all.values();
         all.any(|client| client.is_awaited() && client.name == LINKS_CLIENT)
     }
 
-    /// Whether some clients of a predecessor's may still come back.
+    /// Whether any client of a predecessor may still return.
     pub(crate) fn are_awaited(&self) -> bool {
         self.all.values().any(Client::is_awaited)
     }
 
-    /// Whether there are dead clients that wait for proof.
+    /// Whether any dead client is in quarantine.
     pub(crate) fn have_quarantined(&self) -> bool {
         let mut all = self.all.values();
         all.any(|client| client.session == Some(QUARANTINED))
     }
 
-    /// Links that ended and left seats.
+    /// Clients that are links that ended and left seats.
     pub(crate) fn vacant(&self) -> Vec<u32> {
         let vacant = self.iter().filter(|(_, c)| c.vacant_until.is_some());
         vacant.map(|(index, _)| index).collect()
     }
 
-    /// Those of them whose seats have been empty for too long.
+    /// Vacant clients whose seats have been empty for too long.
     pub(crate) fn overdue_seats(&self, now: Instant) -> Vec<u32> {
         let overdue = |until: Instant| now >= until;
         let clients = self.iter();
@@ -204,8 +206,9 @@ impl Clients {
         clients.map(|(index, _)| index).collect()
     }
 
-    /// Absent clients whose process has ended: its lock on the registry is, or, where a child that it made with `clone`
-    /// still has the lock, its number.
+    /// Clients of a predecessor that have not returned and whose process has ended. The lock on the registry tells: it has been
+    /// free for [`LOCK_GRACE`]. A child made with `clone` may still hold it, so a process number that has ended counts as a
+    /// free lock.
     pub(crate) fn find_dead(&mut self, registry: &RegistryFile, now: Instant) -> Vec<u32> {
         let mut dead = Vec::new();
         let all = self.all.iter_mut();

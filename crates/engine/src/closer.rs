@@ -1,4 +1,4 @@
-//! Closes the descriptors that clients sent, on threads of its own: the file's maker decides how long `close` takes (a socket
+//! Closes the descriptors that clients sent, on threads of its own: whoever made the file decides how long `close` takes (a socket
 //! with `SO_LINGER`, a file system in user space, gigabytes of memory to free).
 //!
 //! These threads close only descriptors from clients, and sockets that hold such descriptors unread. Each user has its own
@@ -10,9 +10,9 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Threads of one user. A thread ends when that user has nothing left to close.
+/// Most threads of one user. A thread ends when that user has nothing left to close.
 const MAX_THREADS_PER_USER: usize = 4;
-/// Unfinished closes of one user.
+/// Most unfinished closes of one user.
 const MAX_PENDING_PER_USER: usize = 32;
 
 /// Descriptors of one user that wait to be closed.
@@ -23,7 +23,7 @@ struct Pending {
     threads: usize,
     /// Batches that wait or are being closed.
     batches: usize,
-    /// Descriptors in them.
+    /// Descriptors in these batches.
     fds: usize,
 }
 
@@ -49,7 +49,7 @@ impl Closer {
         let thread = std::thread::Builder::new().name("rgapsd-closer".to_owned());
         match thread.spawn(move || closer.run(uid)) {
             Ok(_) => user.threads += 1,
-            // They stay open until the next thread comes.
+            // The descriptors stay open until another thread of this user closes them.
             Err(error) => tracing::error!(%error, "no thread to close descriptors"),
         }
     }

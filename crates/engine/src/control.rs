@@ -1,4 +1,4 @@
-//! The daemon's mapping of a zone's control segment, and what of it is handed out.
+//! A zone's control segment: the daemon's mapping of it, and which ranges, doorbells and timelines are handed out.
 
 use crate::doorbells::Doorbells;
 use crate::granule_set::LiveGranules;
@@ -20,7 +20,7 @@ const SWEEP_BYTES_MAX: u64 = 64 << 20;
 /// A zone's control segment.
 #[derive(Debug)]
 pub(crate) struct Control {
-    /// Views made of it do not outlive the borrow of `self` they were made under.
+    /// Views of the mapping. No view is stored beyond the call that made it, so none outlives `map`.
     words: Shared,
     map: SharedMap,
     fd: OwnedFd,
@@ -49,8 +49,8 @@ impl Control {
         Control::map(fd)
     }
 
-    /// A predecessor's, handed back by a client. The header is not looked at: clients could have
-    /// written anything there, and the daemon needs nothing of it.
+    /// Takes over a predecessor's control segment, which a client handed back. Ignores its header: clients could have written
+    /// anything there, and the daemon needs nothing of it.
     pub(crate) fn adopt(fd: OwnedFd) -> Result<Control, PoolError> {
         let mut control = Control::map(fd)?;
         control.timelines.unclaimed = true;
@@ -87,7 +87,7 @@ impl Control {
         &self.words
     }
 
-    /// A topic at an offset that this daemon handed out, or has checked.
+    /// The view of a topic. This daemon handed out `offset`, or has checked it.
     pub(crate) fn topic(&self, offset: u64) -> TopicView<Shared> {
         TopicView::new(self.words, offset).expect("an offset that the daemon chose or checked")
     }
@@ -104,7 +104,7 @@ impl Control {
             .expect("an offset and numbers that the daemon chose or checked")
     }
 
-    /// Granules in which somebody holds a block of the publisher's.
+    /// The granules with blocks of a publisher that any holder word holds.
     pub(crate) fn live_granules(&self, topic: &Topic, publisher: &Publisher) -> LiveGranules {
         let words = self.publisher(topic, publisher.slot);
         let mut live = LiveGranules::default();
@@ -114,8 +114,8 @@ impl Control {
         live
     }
 
-    /// Hands out a range of zeros. How far ranges go is written down before it is used; and each time, because it goes
-    /// back where those that were highest have been given back.
+    /// Hands out a range of zeros. First writes the end of the highest range to the registry: each time, because that end
+    /// also falls when the highest ranges are given back.
     pub(crate) fn take(&mut self, bytes: u64, registry: &RegistryFile) -> Result<u64, Refusal> {
         let offset = self.ranges.take(bytes).ok_or_else(|| {
             refuse(
@@ -130,40 +130,41 @@ impl Control {
         Ok(offset)
     }
 
-    /// Marks a range as handed out. False where any of it is already.
+    /// Marks a range as handed out. False, and no change: a part of it already is.
     pub(crate) fn reserve(&mut self, offset: u64, bytes: u64) -> bool {
         self.ranges.reserve(offset, bytes)
     }
 
-    /// Keeps all that is free below `end` from being handed out, and says what that was.
+    /// Marks all free ranges below `end` as handed out. Returns their offsets and lengths.
     pub(crate) fn set_aside_below(&mut self, end: u64) -> Vec<(u64, u64)> {
         self.ranges.take_all_below(end)
     }
 
+    /// One past the highest byte that is handed out.
     pub(crate) fn used_end(&self) -> u64 {
         self.ranges.used_end()
     }
 
-    /// Gives the memory of a range back that nobody needs the contents of, while it stays taken.
+    /// Returns the memory of a range whose contents nobody needs to the system. The range stays handed out.
     pub(crate) fn discard(&self, offset: u64, bytes: u64) {
         if let Err(error) = punch(self.fd.as_fd(), offset, bytes) {
             tracing::warn!(%error, offset, bytes, "returning memory of a control segment to the system failed");
         }
     }
 
-    /// Takes a range back. It is zeroed before anyone gets it again.
+    /// Zeroes a range and makes it free.
     pub(crate) fn give(&mut self, offset: u64, bytes: u64) {
         match punch(self.fd.as_fd(), offset, bytes) {
             Ok(()) => self.ranges.give(offset, bytes),
-            // Out of use for good: better a hole in 16 GiB of addresses than old words.
+            // The range is never handed out again: a lost range costs only addresses, and old words would mislead its next owner.
             Err(error) => {
                 tracing::error!(%error, offset, bytes, "freeing a range of a control segment failed; the range is lost")
             }
         }
     }
 
-    /// Gives memory back to the system that a client touched without having been given it: all members can write all of
-    /// the segment. True: there may be more, for this is done in pieces of [`SWEEP_BYTES_MAX`].
+    /// Returns to the system the memory that clients touched in free ranges: every member can write the whole segment. One call
+    /// returns at most [`SWEEP_BYTES_MAX`] bytes. True: there may be more.
     pub(crate) fn sweep(&self) -> bool {
         let mut left = SWEEP_BYTES_MAX;
         for (offset, bytes) in self.ranges.free() {
@@ -186,8 +187,8 @@ impl Control {
         false
     }
 
-    /// Drops this process's page table entries; the memory itself stays. Keeps the daemon small
-    /// when it has looked at many topics.
+    /// Drops this process's page table entries for the segment, so that the daemon stays small after it has looked at many
+    /// topics. The memory itself stays.
     pub(crate) fn forget_pages(&self) {
         // SAFETY: the range is `map`'s own; for a shared file mapping MADV_DONTNEED loses nothing,
         // the next access finds the same pages in the file again.

@@ -1,5 +1,5 @@
-//! Subscribers that have left and whose deferred releases publishers have still to finish. Nobody else gets their slots
-//! before that: a bit that a publisher is about to clear must not be somebody else's.
+//! Subscribers that have left and whose deferred releases publishers have still to finish. No other subscriber
+//! gets their slots before that: otherwise the publisher would clear a bit of the new one.
 
 use crate::control::Control;
 use crate::topic::Topic;
@@ -8,14 +8,14 @@ use rgaps_sync::atomic::Ordering;
 use rgaps_topic::empty_deferred_releases;
 use std::collections::BTreeMap;
 
-/// The slots of such subscribers.
+/// The slots that are kept.
 #[derive(Debug, Default)]
 pub(crate) struct DeferredReleases {
-    /// A bit for each slot, by topic.
+    /// By topic: a mask of the slots.
     slots: BTreeMap<u32, u64>,
 }
 
-/// Finishes what can be of a subscriber's deferred releases. True: none is left.
+/// Finishes those deferred releases of a subscriber that no living publisher finishes. True: none is left.
 pub(crate) fn finish(topic: &Topic, slot: u32, control: &Control) -> bool {
     let view = control.topic(topic.region);
     empty_deferred_releases(&view, slot, |slot, number| topic.publishes(slot, number))
@@ -39,7 +39,7 @@ impl DeferredReleases {
         }
     }
 
-    /// Gives back a topic's slots whose releases are finished. True: there were some.
+    /// Frees a topic's slots whose releases are finished. True: there were some.
     pub(crate) fn release(&mut self, topic: &Topic, control: &Control) -> bool {
         let before = self.slots_of(topic.index);
         let kept = (0..MAX_SUBSCRIBERS as u32)
@@ -52,17 +52,17 @@ impl DeferredReleases {
         kept != before
     }
 
-    /// The slots of a topic that nobody may have.
+    /// A mask of the slots of a topic that nobody may get.
     pub(crate) fn slots_of(&self, topic: u32) -> u64 {
         self.slots.get(&topic).copied().unwrap_or(0)
     }
 
-    /// Topics with such slots.
+    /// Topics with kept slots.
     pub(crate) fn topics(&self) -> impl Iterator<Item = u32> + '_ {
         self.slots.keys().copied()
     }
 
-    /// A topic has ended.
+    /// Drops the slots of a topic that has ended.
     pub(crate) fn forget(&mut self, topic: u32) {
         self.slots.remove(&topic);
     }

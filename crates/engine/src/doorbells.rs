@@ -17,7 +17,7 @@ pub(crate) struct Doorbells {
 }
 
 impl Doorbells {
-    /// A doorbell for `client`. The one that has been free for longest comes first, so that a
+    /// Takes a doorbell for `client`. Numbers are used in rotation, so that a
     /// late ring for its last owner is unlikely to wake another (which would be harmless).
     pub(crate) fn take(&mut self, client: u32) -> Result<u32, Refusal> {
         if self.owners.len() as u32 >= MAX_DOORBELLS - 1 {
@@ -39,7 +39,7 @@ impl Doorbells {
         }
     }
 
-    /// A doorbell for a wait set of a client, which has so many for publishers and subscribers.
+    /// Takes a doorbell for a wait set of a client. `of_members`: how many publishers and subscribers the client has.
     pub(crate) fn take_for_wait_set(
         &mut self,
         client: u32,
@@ -54,7 +54,7 @@ impl Doorbells {
         self.take(client)
     }
 
-    /// Takes a certain doorbell. False where there is none such or somebody has it.
+    /// Takes a certain doorbell for `client`. False: the number is invalid or taken.
     pub(crate) fn reserve(&mut self, doorbell: u32, client: u32) -> bool {
         if doorbell == 0 || doorbell >= MAX_DOORBELLS || self.owners.contains_key(&doorbell) {
             return false;
@@ -63,12 +63,12 @@ impl Doorbells {
         true
     }
 
-    /// Who has it.
+    /// The client that has a doorbell.
     fn owner(&self, doorbell: u32) -> Option<u32> {
         self.owners.get(&doorbell).copied()
     }
 
-    /// How many `client` has.
+    /// How many doorbells `client` has.
     pub(crate) fn count(&self, client: u32) -> usize {
         self.owners
             .values()
@@ -76,7 +76,7 @@ impl Doorbells {
             .count()
     }
 
-    /// Takes back a wait set's doorbell. `is_members`: a publisher or subscriber has it.
+    /// Takes back a wait set's doorbell. `is_members`: a publisher or subscriber has this doorbell, so that it is refused.
     pub(crate) fn give_back(
         &mut self,
         client: u32,
@@ -96,7 +96,7 @@ impl Doorbells {
         self.owners.remove(&doorbell);
     }
 
-    /// Gives back all that `client` has.
+    /// Gives back all doorbells of `client`.
     pub(crate) fn give_all(&mut self, client: u32) {
         self.owners.retain(|_, owner| *owner != client);
     }

@@ -1,4 +1,20 @@
-//! The engine: sessions, and what each may ask.
+//! The engine: the daemon's whole state, and what each request does to it.
+//!
+//! Only this module's files touch the fields of [`Engine`]; each has the requests of one kind.
+
+mod cleanup;
+mod devices;
+mod hand_back;
+mod kept_history;
+mod links;
+mod listing;
+mod mismatch_notices;
+mod quarantine;
+mod requests;
+mod saved_state;
+mod snapshot;
+
+pub use snapshot::{snapshots, Snapshot, SnapshotAsker, SnapshotSource, TopicFigures};
 
 use crate::links_report::LinksReport;
 use crate::maintenance::Maintenance;
@@ -23,29 +39,29 @@ const TRIM_REQUESTS: u64 = 1024;
 pub struct Setup {
     /// The configuration.
     pub config: Config,
-    /// The socket, for people.
+    /// The path of the daemon's socket, as `status` shows it.
     pub socket: PathBuf,
-    /// Where a successor will find what zones there were; none writes nothing.
+    /// The file that lists the zones for a successor. None: the engine writes no such file.
     pub state_file: Option<PathBuf>,
-    /// Where memory comes from.
+    /// Opens the sources of memory for pools.
     pub sources: Box<dyn Sources>,
-    /// Version of the daemon, for people.
+    /// The daemon's version, as `status` shows it.
     pub version: String,
 }
 
-/// What becomes of a request.
+/// What the caller does about a request.
 #[derive(Debug)]
 pub enum Verdict {
-    /// It is answered.
+    /// Send an answer.
     Answer {
         /// The answer.
         result: Box<Result<Answer, Refusal>>,
-        /// Descriptors that go with it.
+        /// Descriptors to send with the answer.
         fds: Vec<OwnedFd>,
-        /// Whether the session ends with it.
+        /// Whether the session ends after the answer.
         last: bool,
     },
-    /// The session breaks the protocol and is cut off.
+    /// End the session: it violated the protocol. The text says how.
     CutOff(&'static str),
 }
 
@@ -59,49 +75,52 @@ impl Verdict {
     }
 }
 
-/// Counted since the start.
+/// Totals since the daemon started.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Counters {
-    pub(crate) clients_reaped: u64,
-    pub(crate) blocks_reclaimed: u64,
-    pub(crate) sessions_cut_off: u64,
-    pub(crate) zones_adopted: u64,
+struct Counters {
+    clients_reaped: u64,
+    blocks_reclaimed: u64,
+    sessions_cut_off: u64,
+    zones_adopted: u64,
 }
 
-/// What waits for proof.
-pub(crate) enum Holdings {
-    /// All that a client held whose process has ended: its index in each zone.
+/// What a client in quarantine keeps until MPS confirms that its GPU work has ended.
+enum Holdings {
+    /// Everything, since the client's process has ended. By zone: the client's index there.
     Client(BTreeMap<ZoneId, u32>),
-    /// The timelines of a client whose process lives but has lost its GPU: zone, index, number.
+    /// The timelines of a client whose process lives but has lost its GPU context: zone, the client's index there, its `Client::id`.
     Timelines(ZoneId, u32, u64),
 }
 
 /// The daemon's state.
 pub struct Engine {
-    pub(crate) setup: Setup,
-    pub(crate) access: Access,
-    pub(crate) daemon: u64,
-    pub(crate) started: Instant,
-    pub(crate) now: Instant,
-    pub(crate) sessions: Sessions,
-    pub(crate) zones: Zones,
-    pub(crate) recovery: Recovery,
-    pub(crate) quarantine: Quarantine<Holdings>,
-    /// The state file could not be written.
-    pub(crate) unwritten: Option<Unwritten>,
-    pub(crate) counters: Counters,
-    pub(crate) links: LinksReport,
-    /// What is not as it was configured, since the start.
-    pub(crate) troubles: Vec<String>,
+    setup: Setup,
+    access: Access,
+    /// A random number, which tells clients this daemon from a predecessor.
+    daemon: u64,
+    started: Instant,
+    /// The time of the current request or tick.
+    now: Instant,
+    sessions: Sessions,
+    zones: Zones,
+    recovery: Recovery,
+    quarantine: Quarantine<Holdings>,
+    /// Set while the state file could not be written.
+    unwritten: Option<Unwritten>,
+    counters: Counters,
+    links: LinksReport,
+    /// Settings that could not be applied, as `status` lists them. Kept until the daemon ends.
+    troubles: Vec<String>,
+    /// How many requests clients have sent.
     requests: u64,
     notices: Vec<(SessionId, Notice, Vec<OwnedFd>)>,
     stopping: bool,
-    pub(crate) maintenance: Maintenance,
+    maintenance: Maintenance,
 }
 
 impl Engine {
-    /// An engine without zones. If the state file tells of a predecessor's, it waits for its
-    /// clients to hand them back.
+    /// Creates an engine without zones. If the state file lists zones of a predecessor, the engine waits for their clients to
+    /// hand them back.
     pub fn new(setup: Setup, now: Instant) -> Result<Engine, AccessError> {
         let access = Access::new(&setup.config.access)?;
         let wait = Duration::from_millis(setup.config.recovery_ms);
@@ -127,12 +146,12 @@ impl Engine {
         })
     }
 
-    /// Something is not as it was configured, which the status says from now on.
+    /// Adds a setting that could not be applied to the warnings of `status`.
     pub fn add_trouble(&mut self, trouble: String) {
         self.troubles.push(trouble);
     }
 
-    /// A new session. None: there are far too many, and it is to be closed without a word.
+    /// Opens a session. None: there are far too many, and the caller closes the connection without an answer.
     pub fn connect(&mut self, now: Instant, peer: Peer) -> Option<SessionId> {
         self.now = now;
         self.recovery.forget_dead();
@@ -158,7 +177,7 @@ impl Engine {
         self.zones.segment_count()
     }
 
-    /// A request of a session, with the descriptors that came with it.
+    /// Serves a request of a session. `fds`: the descriptors that the client sent with it.
     pub fn handle(
         &mut self,
         now: Instant,
@@ -184,7 +203,7 @@ impl Engine {
         if self.requests % TRIM_REQUESTS == 0 {
             self.zones
                 .iter()
-                .for_each(|zone| zone.control.forget_pages());
+                .for_each(|zone| zone.control().forget_pages());
         }
         match request {
             Request::Hello { .. } if welcomed => Verdict::CutOff("a second hello"),
@@ -211,12 +230,12 @@ impl Engine {
         }
     }
 
-    /// The daemon should leave: it was asked to.
+    /// Whether a client has asked the daemon to stop.
     pub fn is_stopping(&self) -> bool {
         self.stopping
     }
 
-    pub(crate) fn stop(&mut self) {
+    fn stop(&mut self) {
         self.stopping = true;
     }
 
@@ -225,7 +244,7 @@ impl Engine {
         std::mem::take(&mut self.notices)
     }
 
-    pub(crate) fn notify(&mut self, session: SessionId, notice: Notice, fds: Vec<OwnedFd>) {
+    fn notify(&mut self, session: SessionId, notice: Notice, fds: Vec<OwnedFd>) {
         self.notices.push((session, notice, fds));
     }
 
@@ -234,7 +253,7 @@ impl Engine {
         self.sessions.overdue(now)
     }
 
-    /// Does what is due. To be called when `next_tick` says so, and may be at any time.
+    /// Does the work that is due. Call it when `next_tick` is reached; an earlier call does no harm.
     pub fn tick(&mut self, now: Instant) {
         self.now = now;
         if self.release_quarantined() {
@@ -255,13 +274,14 @@ impl Engine {
         self.note_idleness();
     }
 
-    /// Gives back memory of control segments that nobody was given: now and then, and soon after a client has left.
+    /// Returns to the system the memory that clients touched in free ranges of control segments: now and then, and soon after
+    /// a client has left.
     fn sweep_control(&mut self) {
         if !self.maintenance.is_sweep_due(self.now) {
             return;
         }
         let zones = self.zones.iter();
-        let more = zones.filter(|zone| zone.control.sweep()).count() > 0;
+        let more = zones.filter(|zone| zone.control().sweep()).count() > 0;
         let in_use = self.zones.have_clients();
         self.maintenance.swept(self.now, more, in_use);
     }
@@ -275,19 +295,20 @@ impl Engine {
         times.into_iter().flatten().min()
     }
 
-    /// Whether nobody has needed the daemon for as long as the configuration lets it wait. Whoever left history
-    /// for late joiners needs it.
+    /// Whether nobody has needed the daemon for as long as the configuration lets it wait. History that is kept for
+    /// late joiners counts as need.
     pub fn is_idle(&self, now: Instant) -> bool {
         self.maintenance.is_idle(now)
     }
 
     /// Whether history for late joiners is all that keeps the daemon from being idle.
     pub(crate) fn stays_for_history(&self) -> bool {
-        let keeps = |zone: &Zone| zone.history.is_kept(&zone.topics);
-        !self.is_in_use() && !self.maintenance.gave_up_history() && self.zones.iter().any(keeps)
+        !self.is_in_use()
+            && !self.maintenance.gave_up_history()
+            && self.zones.iter().any(Zone::keeps_history)
     }
 
-    /// History keeps the daemon no longer: its socket was removed, so no late joiner can connect.
+    /// Lets the daemon end although it keeps history. Call when its socket was removed, so that no late joiner can connect.
     pub(crate) fn give_up_history(&mut self) {
         self.maintenance.give_up_history();
         self.note_idleness();
@@ -297,7 +318,7 @@ impl Engine {
         !self.sessions.is_empty() || self.zones.have_clients()
     }
 
-    pub(crate) fn note_idleness(&mut self) {
+    fn note_idleness(&mut self) {
         let in_use = self.is_in_use() || self.stays_for_history();
         self.maintenance.note_use(self.now, in_use);
     }
@@ -305,21 +326,21 @@ impl Engine {
     fn needs_maintenance(&self) -> bool {
         let mut zones = self.zones.iter();
         self.recovery.watches_processes()
-            || zones.any(|zone| zone.needs_maintenance() || zone.clients.have_absent())
+            || zones.any(|zone| zone.needs_maintenance() || zone.clients().have_absent())
     }
 
-    /// Something happened: looks after orphans soon.
-    pub(crate) fn maintain_soon(&mut self) {
+    /// Has `tick` maintain zones soon, if anything in them needs it.
+    fn maintain_soon(&mut self) {
         if self.needs_maintenance() {
             self.maintenance.wake(self.now);
         }
     }
 
-    pub(crate) fn requests(&self) -> u64 {
+    fn requests(&self) -> u64 {
         self.requests
     }
 
-    /// The session was cut off for breaking the protocol.
+    /// Counts a session that the caller cut off for violating the protocol.
     pub fn count_cut_off(&mut self) {
         self.counters.sessions_cut_off += 1;
     }

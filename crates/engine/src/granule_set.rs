@@ -10,13 +10,13 @@ pub(crate) struct LiveGranules {
 }
 
 impl LiveGranules {
-    /// Adds the granules of `pool` that a block lies in. A peer wrote the pool's number. Nobody asks about
-    /// a pool that does not exist, or in which the publisher leases nothing.
+    /// Adds the granules of `pool` that a block lies in. A peer wrote the pool's number, so the pool may not exist; that does no
+    /// harm, since only pools that exist are looked up.
     pub(crate) fn add(&mut self, pool: u32, offset: u64, bytes: u64) {
         self.pools.entry(pool).or_default().add(offset, bytes);
     }
 
-    /// Those of one pool.
+    /// The granules of one pool.
     pub(crate) fn of(&self, pool: u32) -> &GranuleSet {
         static NONE: GranuleSet = GranuleSet {
             runs: BTreeMap::new(),
@@ -39,12 +39,11 @@ pub(crate) struct GranuleSet {
 }
 
 impl GranuleSet {
-    /// Adds the granules that a range lies in. An impossible range is ignored: it can only cost its writer
-    /// messages of its own.
+    /// Adds the granules that a range lies in. Ignores an impossible range: at worst its writer loses messages of its own.
     pub(crate) fn add(&mut self, offset: u64, bytes: u64) {
         let end = offset.saturating_add(bytes).min(MAX_POOL_BYTES);
         if bytes == 0 || offset >= end {
-            // A message without bytes lives too, but nowhere.
+            // A message without bytes occupies no granule.
             return;
         }
         let (mut first, mut last) = (offset / GRANULE_BYTES, (end - 1) / GRANULE_BYTES);
@@ -59,7 +58,7 @@ impl GranuleSet {
         self.runs.insert(first, last);
     }
 
-    /// Those of `count` granules that are not in the set: runs, first and count, in order.
+    /// The granules among `count` from `first` on that are not in the set, as runs in order: first granule and count.
     pub(crate) fn missing(&self, first: usize, count: usize) -> Vec<(usize, usize)> {
         let (mut at, end) = (first as u64, (first + count) as u64);
         let before = self.runs.range(..at).next_back();
@@ -77,7 +76,7 @@ impl GranuleSet {
         missing
     }
 
-    /// Whether one of `count` granules is in the set.
+    /// Whether any of `count` granules from `first` on is in the set.
     pub(crate) fn touches(&self, first: usize, count: usize) -> bool {
         self.missing(first, count) != [(first, count)]
     }

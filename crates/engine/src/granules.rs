@@ -16,10 +16,11 @@ pub(crate) const FREE: u32 = 0;
 pub(crate) struct Granules {
     /// By first granule.
     runs: BTreeMap<usize, Run>,
+    /// Granules that are not free.
     leased: usize,
-    /// How many each owner has.
+    /// By owner: how many granules it has.
     counts: HashMap<u32, usize>,
-    /// No granule below it is free.
+    /// No granule below this one is free.
     first_free: usize,
 }
 
@@ -44,20 +45,20 @@ impl Granules {
         self.insert(self.len(), count, FREE);
     }
 
-    /// Drops the granules from `len` on, whoever has them.
+    /// Drops the granules from `len` on, also leased ones.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.remove(len, self.len().saturating_sub(len));
         self.first_free = 0;
     }
 
-    /// Whether `owner` has all of `count` granules.
+    /// Whether `owner` has all of the `count` granules from `first` on.
     pub(crate) fn has(&self, owner: u32, first: usize, count: usize) -> bool {
         // Runs of one owner do not touch, so one of them has all, or there is none.
         let run = self.runs.range(..=first).next_back();
         run.is_some_and(|(start, run)| run.owner == owner && start + run.count >= first + count)
     }
 
-    /// The lowest `count` free granules in a row.
+    /// The first of the lowest `count` free granules in a row.
     pub(crate) fn find(&mut self, count: usize) -> Option<usize> {
         let free = |(_, run): &(&usize, &Run)| run.owner == FREE;
         let mut runs = self.runs.range(self.first_free..).filter(free);
@@ -68,7 +69,7 @@ impl Granules {
         found.map(|(first, _)| *first)
     }
 
-    /// Free granules at the end.
+    /// How many granules at the end are free.
     pub(crate) fn free_tail(&self) -> usize {
         let last = self.runs.last_key_value();
         last.map_or(0, |(_, run)| match run.owner {
@@ -77,7 +78,7 @@ impl Granules {
         })
     }
 
-    /// Gives granules that there are to `owner`, or frees them.
+    /// Gives granules to `owner`, or frees them if that is [`FREE`]. They must exist.
     pub(crate) fn set(&mut self, first: usize, count: usize, owner: u32) {
         debug_assert!(first + count <= self.len());
         if count > 0 {
@@ -86,7 +87,7 @@ impl Granules {
         }
     }
 
-    /// What `owner` has: runs of granules, first and count.
+    /// The runs of granules that `owner` has: first granule and count.
     pub(crate) fn runs(&self, owner: u32) -> Vec<(usize, usize)> {
         if self.count(owner) == 0 {
             return Vec::new();
@@ -100,7 +101,7 @@ impl Granules {
         self.counts.get(&owner).copied().unwrap_or(0)
     }
 
-    /// Leaves a gap in the table.
+    /// Takes granules out of the table, which leaves a gap: the caller closes it.
     fn remove(&mut self, first: usize, count: usize) {
         self.split(first);
         self.split(first + count);
@@ -113,7 +114,7 @@ impl Granules {
         }
     }
 
-    /// Makes two runs of the one that has granules on both sides of `at`.
+    /// Splits the run that has granules on both sides of `at`, if there is one.
     fn split(&mut self, at: usize) {
         let Some((first, run)) = self.runs.range_mut(..at).next_back() else {
             return;
@@ -126,7 +127,7 @@ impl Granules {
         }
     }
 
-    /// Fills a gap in the table, or adds to its end.
+    /// Fills a gap in the table, or adds to its end. Merges the run with its neighbours of the same owner.
     fn insert(&mut self, first: usize, count: usize, owner: u32) {
         if owner != FREE {
             self.leased += count;

@@ -2,10 +2,10 @@
 //!
 //! A *volatile* publisher's messages stay until all subscribers have passed them. A *transient-local*
 //! publisher's stay for late joiners, until one of these happens:
-//! - They are superseded. A topic's history goes on where a publisher left it: a message of a publisher that
-//!   kept the last `n` goes when `n` newer ones of the same type are in the topic's history, whoever published those.
-//! - More than [`ORPHANS_MAX`] publishers of the topic have left history. The oldest goes.
-//! - A pool, or a topic's publisher slots, are full. The oldest goes.
+//! - They are superseded. A later publisher continues a topic's history: a message of a publisher that
+//!   kept the last `n` is evicted when `n` newer ones of the same type are in the topic's history, whoever published those.
+//! - More than [`ORPHANS_MAX`] publishers of the topic have left history. The oldest is evicted.
+//! - A pool, or a topic's publisher slots, are full. The oldest is evicted.
 //! - Somebody asks for it (`rgaps topic forget`).
 //! - The daemon ends.
 //!
@@ -28,26 +28,26 @@ use rgaps_topic::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Publishers of a topic that left history for late joiners: as many slots stay free for those that live.
+/// How many publishers of a topic may have left history for late joiners. The other slots stay free for living publishers.
 const ORPHANS_MAX: usize = MAX_PUBLISHERS / 2;
 
-/// What orphans are to make room for.
+/// What history is evicted for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HistoryRoom {
-    /// A publisher of this topic.
+    /// A publisher slot of this topic.
     InTopic(u32),
     /// Memory of this pool.
     InPool(u32),
 }
 
-/// Whose reading keeps an orphan's messages from being evicted.
+/// Which subscribers keep an orphan's messages from being evicted, as long as they have not read them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Readers {
     All,
     Reliable,
 }
 
-/// The region of a publisher that has ended. Subscribers may still look at it.
+/// The region of a publisher that has ended. Subscribers may still read it.
 #[derive(Clone, Copy, Debug)]
 struct RetiredRegion {
     offset: u64,
@@ -56,20 +56,20 @@ struct RetiredRegion {
     epoch: u32,
 }
 
-/// What publishers left that are orphans, or have ended.
+/// The orphans of a zone, and what else publishers left.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     /// Topics with orphans.
     orphaned: BTreeSet<u32>,
-    /// Counts orphans, for their order.
+    /// `Orphan::order` of the next orphan.
     next_order: u64,
-    /// By topic.
+    /// By topic: regions that cannot be handed out yet.
     retired: BTreeMap<u32, Vec<RetiredRegion>>,
     departed: Departed,
 }
 
 impl History {
-    /// What a predecessor saved of publishers of links.
+    /// A history without orphans. `departed`: the publishers of links that a predecessor saved.
     pub(crate) fn load(departed: &[(u64, u64)]) -> History {
         let mut history = History::default();
         for (incarnation, published) in departed {
@@ -78,7 +78,7 @@ impl History {
         history
     }
 
-    /// Takes over a publisher that left or died. Returns how many blocks that freed.
+    /// Makes a publisher that left or died an orphan. Returns how many blocks that freed.
     pub(crate) fn take_over(
         &mut self,
         topic: &mut Topic,
@@ -87,7 +87,7 @@ impl History {
         registry: &RegistryFile,
     ) -> u64 {
         let index = topic.index;
-        // First: from here on a successor knows that nobody writes there any more.
+        // First: from here on a successor knows that nobody writes the ring any more.
         registry.set_publisher_state(index, slot, RECORD_ORPHAN);
         let view = control.topic(topic.region);
         let Some(publisher) = topic.publisher_mut(slot) else {
@@ -108,7 +108,8 @@ impl History {
         freed + released
     }
 
-    /// Finds out what a publisher left that nobody writes to any more. Returns how many blocks that freed.
+    /// Finds the messages that a publisher left in its ring, and makes it an orphan in memory. Nobody writes the ring any more.
+    /// Returns how many blocks that freed.
     pub(crate) fn add(
         &mut self,
         topic: u32,
@@ -177,7 +178,7 @@ impl History {
         changed | self.release_retired(topic, control)
     }
 
-    /// Evicts all of an orphan's history that no reliable subscriber has still to read. True: some was evicted.
+    /// Evicts an orphan's messages, except those that a reliable subscriber has still to read. True: something changed.
     fn drop_orphan(
         &mut self,
         topic: &mut Topic,
@@ -190,7 +191,7 @@ impl History {
         self.settle(topic, slot, control, memory, registry) || evicted
     }
 
-    /// Evicts of orphans what was in memory that is lost: that of `pool` from byte `left` on.
+    /// Evicts the messages of orphans whose bytes are lost: those in `pool` behind its first `left` bytes.
     pub(crate) fn evict_lost(&self, topics: &mut Topics, control: &Control, pool: u32, left: u64) {
         for index in &self.orphaned {
             let Some(topic) = topics.get_mut(*index) else {
@@ -215,7 +216,7 @@ impl History {
         }
     }
 
-    /// Makes room: evicts, of the orphans that take it, the oldest whose messages no reliable
+    /// Makes room: of the orphans that occupy it, drops the history of the oldest one that has messages which no reliable
     /// subscriber still needs. False: there is none.
     pub(crate) fn evict_oldest(
         &mut self,
@@ -265,8 +266,8 @@ impl History {
         changed
     }
 
-    /// Drops the history that publishers of a topic left. What a reliable subscriber has still to read goes once
-    /// it has.
+    /// Drops the history that publishers of a topic left. A message that a reliable subscriber has still to read stays until it
+    /// has read it.
     pub(crate) fn forget(
         &mut self,
         topic: &mut Topic,
@@ -282,8 +283,8 @@ impl History {
             let words = control.publisher(topic, *slot);
             let index = topic.index;
             if let Some(publisher) = topic.publisher_mut(*slot) {
-                // From now on nobody but those who are there may want it, also if this daemon dies.
-                // Those who are there go on reading it, so what it offers stays.
+                // Only present subscribers may read the history from here on, also under a successor. They go on reading, so
+                // the publisher's offer stays as it was.
                 publisher.forgotten = true;
                 words.transient_local().store(0, Ordering::Release);
                 let written = registry.set_publisher(index, publisher);
@@ -297,8 +298,8 @@ impl History {
         }
     }
 
-    /// Returns the granules of an orphan in which nothing lives any more, and ends it when nothing
-    /// lives at all and no message is left.
+    /// Frees an orphan's granules without live blocks, and ends the orphan when it has neither live blocks nor messages. True:
+    /// something changed.
     fn settle(
         &mut self,
         topic: &mut Topic,
@@ -325,7 +326,7 @@ impl History {
         freed > 0
     }
 
-    /// Takes a publisher that nothing is left of out of its topic.
+    /// Removes an orphan of which nothing is left from its topic, and retires its region.
     fn end(&mut self, topic: &mut Topic, slot: u32, control: &Control, registry: &RegistryFile) {
         let Some(at) = topic.publishers.iter().position(|p| p.slot == slot) else {
             return;
@@ -354,7 +355,7 @@ impl History {
         }
     }
 
-    /// Hands on the regions of former publishers that no subscriber of their topic looks at any more.
+    /// Frees the regions of ended publishers that no subscriber of their topic reads any more. True: there were some.
     pub(crate) fn release_retired(&mut self, topic: &Topic, control: &mut Control) -> bool {
         let Some(regions) = self.retired.get_mut(&topic.index) else {
             return false;
@@ -380,7 +381,7 @@ impl History {
         changed
     }
 
-    /// Topics with something to look after.
+    /// Topics with orphans or retired regions.
     pub(crate) fn topics(&self) -> impl Iterator<Item = u32> + '_ {
         self.orphaned.iter().chain(self.retired.keys()).copied()
     }
@@ -404,13 +405,13 @@ impl History {
         &self.departed
     }
 
-    /// They are in the state file.
+    /// Notes that the state file has the departed publishers, or that the engine will write all of it again.
     pub(crate) fn note_saved(&mut self) {
         self.departed.note_saved();
     }
 }
 
-/// The oldest message of an orphan that late joiners may want: of a volatile one, none.
+/// The oldest message of an orphan that late joiners may want; `head` if they want none, as of a volatile publisher.
 fn needed_from(topic: &Topic, slot: u32, control: &Control) -> u64 {
     let Some((publisher, Orphan { mut tail, head, .. })) = topic.orphan(slot) else {
         return 0;
@@ -425,7 +426,7 @@ fn needed_from(topic: &Topic, slot: u32, control: &Control) -> u64 {
     tail
 }
 
-/// How many messages of the topic's history are newer than a message of an orphan.
+/// How many messages of the topic's history are newer than message `sequence` of an orphan; `u64::MAX` if its ring has lost it.
 fn newer(topic: &Topic, orphan: &Publisher, sequence: u64, head: u64, control: &Control) -> u64 {
     let own = head - sequence - 1;
     let Some(ns) = published_ns(&control.ring(orphan), orphan.incarnation, sequence) else {
@@ -444,7 +445,7 @@ fn newer(topic: &Topic, orphan: &Publisher, sequence: u64, head: u64, control: &
     })
 }
 
-/// Evicts an orphan's messages before `through`, as far as they have been read.
+/// Evicts an orphan's messages before `through`, as far as `readers` have read them. True: there were some.
 fn evict(topic: &mut Topic, slot: u32, through: u64, readers: Readers, control: &Control) -> bool {
     let words = control.publisher(topic, slot);
     let Some((publisher, orphan)) = topic.orphan(slot) else {
@@ -471,7 +472,7 @@ fn evict(topic: &mut Topic, slot: u32, through: u64, readers: Readers, control: 
     true
 }
 
-/// Up to where the subscribers that match a publisher have read the `head` messages of it, or skip them.
+/// The first message of a publisher, up to `head`, that one of `readers` that match it has still to read.
 fn read_through(
     topic: &Topic,
     control: &Control,
@@ -492,8 +493,8 @@ fn read_through(
         .fold(head, u64::min)
 }
 
-/// Gives the memory of an ended publisher's region back. Zeros are no holder word that anyone waits for. The descriptor of its last message
-/// stays if subscribers that have not seen the end yet count gaps by it.
+/// Returns the memory of an ended publisher's region to the system, so that the region reads as zeros. Nobody waits for a holder
+/// word that is zero. Keeps the descriptor of the last message if subscribers that have not seen the end yet count gaps by it.
 fn discard(control: &Control, publisher: &Publisher) {
     let geometry = publisher.geometry();
     let begin = publisher.ring.region_offset;

@@ -1,7 +1,7 @@
-//! What the links' process reported last: its hosts, the figures of its links, and the topics that do not cross.
+//! The last reports of the links' process: its hosts, the figures of its links, and the topics that do not cross.
 //!
-//! A report counts as long as its session is there: [`LinksReport::forget`] drops it with the session. The thread that
-//! starts the links' process shares here why that does not run.
+//! A report is kept as long as the session that sent it: [`LinksReport::forget`] drops it. The thread that starts the links'
+//! process shares here why the process does not run.
 
 use crate::qos::check_path;
 use crate::refuse::bad;
@@ -14,25 +14,25 @@ use rgaps_session::{
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Topics that do not cross and whose reasons are kept.
+/// For how many topics that do not cross the reasons are kept.
 const MAX_UNSERVED: usize = 8192;
-/// Longest advice, and longest reason, of links that do not run; both fit a packet with all else.
+/// Most characters of the advice, and of the reason, why the links do not run. A status with both fits one packet.
 const MAX_FAILURE_CHARS: usize = 4096;
 
-/// What the links' process reported last, with the session that reported it.
+/// The last reports of the links' process, each with the session that sent it.
 #[derive(Default)]
 pub(crate) struct LinksReport {
     peers: Option<(SessionId, PeersInfo)>,
     /// By host.
     figures: BTreeMap<String, (SessionId, LinkFigures)>,
-    /// By topic: hosts that it does not reach, and why.
+    /// By topic: the hosts that it does not reach, and why.
     unserved: BTreeMap<String, (SessionId, Vec<RemoteRow>)>,
-    /// Why the links' process does not run. None: it is not meant to.
+    /// Why the links' process does not run; None inside: it runs or starts. None: links are not enabled.
     failure: Option<Arc<Mutex<Option<LinksFailure>>>>,
 }
 
 impl LinksReport {
-    /// The links' process is meant to run; `failure` gets the reason when it does not.
+    /// Notes that the links' process is meant to run. Its starter puts the reason into `failure` when it does not.
     pub(crate) fn watch(&mut self, failure: Arc<Mutex<Option<LinksFailure>>>) {
         self.failure = Some(failure);
     }
@@ -64,7 +64,7 @@ impl LinksReport {
         }
     }
 
-    /// Drops what an ended session reported.
+    /// Drops the reports of a session that has ended.
     pub(crate) fn forget(&mut self, session: SessionId) {
         self.peers.take_if(|(of, _)| *of == session);
         self.figures.retain(|_, (of, _)| *of != session);
@@ -101,7 +101,7 @@ impl LinksReport {
                 "these figures are of a host that is not in the list of hosts",
             ));
         }
-        // So there are no more of them than hosts in the list.
+        // So there are at most as many figures as hosts in the list.
         self.figures
             .retain(|host, (of, _)| *of == session && known.iter().any(|row| row.host == *host));
         self.figures
@@ -109,7 +109,7 @@ impl LinksReport {
         Ok(())
     }
 
-    /// Of all links, by host.
+    /// The figures of all links, ordered by host.
     pub(crate) fn figures(&self) -> impl Iterator<Item = &LinkFigures> {
         self.figures.values().map(|(_, figures)| figures)
     }
@@ -127,7 +127,7 @@ impl LinksReport {
         let full = self.unserved.len() >= MAX_UNSERVED && !self.unserved.contains_key(&topic);
         if hosts.is_empty() {
             self.unserved.remove(&topic);
-        // Nobody reads the reasons of more topics than that.
+        // More reasons than that are dropped.
         } else if !full {
             self.unserved.insert(topic, (session, hosts));
         }

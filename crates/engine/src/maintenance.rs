@@ -1,27 +1,28 @@
-//! When the engine does work that nobody asked for: it looks after orphans and absent clients, sweeps control segments,
-//! and notices that nobody needs the daemon any more.
+//! When the engine does work that no request asks for: it maintains orphans and absent clients, sweeps control segments, and
+//! notices that nobody needs the daemon.
 
 use std::time::{Duration, Instant};
 
-/// How soon orphans are looked at after something changed.
+/// How soon orphans are maintained after a change.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
-/// How seldom when nothing changes.
+/// The longest time between two looks while nothing changes.
 const PAUSE_LAST: Duration = Duration::from_millis(640);
 /// How often control segments are swept.
 const SWEEP_PAUSE: Duration = Duration::from_secs(10);
 
 /// The times of the engine's own work.
 pub(crate) struct Maintenance {
-    /// When to look after orphans and absent clients; none: there are none.
+    /// When to maintain orphans and absent clients. None: there are none.
     next: Option<Instant>,
-    /// How long until then; doubled while nothing changes.
+    /// The time between two looks; it doubles while nothing changes.
     pause: Duration,
-    /// When to sweep control segments for memory that nobody was given.
+    /// When to sweep free ranges of control segments. None: at the next tick.
     next_sweep: Option<Instant>,
+    /// Since when nobody has needed the daemon. None: somebody needs it.
     idle_since: Option<Instant>,
-    /// How long nobody may need the daemon until it leaves; none: it stays.
+    /// After how long without need the daemon ends. None: never.
     idle_exit: Option<Duration>,
-    /// No late joiner can connect any more.
+    /// Whether kept history no longer counts as need, since no late joiner can connect.
     history_given_up: bool,
 }
 
@@ -43,7 +44,7 @@ impl Maintenance {
         times.into_iter().flatten().min()
     }
 
-    /// Something changed that needs looking after soon.
+    /// Schedules maintenance soon.
     pub(crate) fn wake(&mut self, now: Instant) {
         self.pause = PAUSE_FIRST;
         let soon = now + PAUSE_FIRST;
@@ -54,7 +55,7 @@ impl Maintenance {
         self.next.is_some_and(|at| now >= at)
     }
 
-    /// Orphans and absent clients were looked after. `changed`: something went; `needed`: something is left.
+    /// Schedules the next maintenance after one. `changed`: it changed something; `needed`: something is left to maintain.
     pub(crate) fn done(&mut self, now: Instant, changed: bool, needed: bool) {
         self.pause = match changed {
             true => PAUSE_FIRST,
@@ -67,12 +68,12 @@ impl Maintenance {
         self.next_sweep.is_none_or(|at| now >= at)
     }
 
-    /// Control segments are to be swept at the next tick.
+    /// Schedules a sweep for the next tick.
     pub(crate) fn sweep_soon(&mut self, now: Instant) {
         self.next_sweep = Some(now);
     }
 
-    /// Control segments were swept. `more`: not to the end; `in_use`: zones have clients.
+    /// Schedules the next sweep after one. `more`: it did not reach the end; `in_use`: zones have clients.
     pub(crate) fn swept(&mut self, now: Instant, more: bool, in_use: bool) {
         self.next_sweep = match (more, in_use) {
             (true, _) => Some(now + PAUSE_FIRST),
@@ -91,7 +92,7 @@ impl Maintenance {
         }
     }
 
-    /// The daemon leaves no more by itself.
+    /// Keeps the daemon running although nobody needs it.
     pub(crate) fn stay(&mut self) {
         self.idle_exit = None;
     }
@@ -106,7 +107,7 @@ impl Maintenance {
         self.idle_end().is_some_and(|end| now >= end)
     }
 
-    /// History keeps the daemon no longer.
+    /// Notes that kept history no longer counts as need.
     pub(crate) fn give_up_history(&mut self) {
         self.history_given_up = true;
     }

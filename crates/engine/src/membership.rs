@@ -1,4 +1,4 @@
-//! The daemon's words in a topic's region: which members it has, and the epoch that announces each change.
+//! Writes the daemon's words in a topic's region: its members, and the epoch that announces each change.
 
 use crate::control::Control;
 use crate::step::step;
@@ -13,20 +13,19 @@ use rgaps_topic::{
     admit_subscriber, clear_holder, ring, Admission, PublisherView, Shared, TopicView,
 };
 
-/// Begins a topic's region, which is zeros.
+/// Writes the head of a topic's region. A new region is zeros.
 pub(crate) fn begin_topic(control: &Control, topic: &Topic) {
     let view = control.topic(topic.region);
     view.topic_id().store(topic.id, Ordering::Relaxed);
     view.magic().store(TOPIC_MAGIC, Ordering::Release);
 }
 
-/// Fills a publisher's slot. Its bit comes with `announce`.
+/// Fills a publisher's slot. `announce` then sets its bit.
 pub(crate) fn fill_publisher(view: &TopicView<Shared>, topic: &Topic, publisher: &Publisher) {
     let slot = view.publisher(publisher.slot as usize);
     let start = publisher.ring.start;
     slot.incarnation().store(0, Ordering::Relaxed);
-    // A subscriber that sees any of the new fields sees that the old number has been cleared when it looks
-    // again (SYNC: incarnation).
+    // A subscriber that sees any of the new fields finds the old incarnation cleared when it looks again (SYNC: incarnation).
     fence(Ordering::Release);
     slot.head().store(start, Ordering::Relaxed);
     slot.tail().store(start, Ordering::Relaxed);
@@ -36,14 +35,14 @@ pub(crate) fn fill_publisher(view: &TopicView<Shared>, topic: &Topic, publisher:
     slot.dropped().store(0, Ordering::Relaxed);
     slot.drops().store(0, Ordering::Relaxed);
     slot.waiting().store(0, Ordering::Relaxed);
-    // The links end it, at once where there is none.
+    // The links write the end of the history when it has arrived, at once if there is none.
     let lands_history = publisher.of_links && publisher.keeps_history();
     let history_end = if lands_history { HISTORY_LANDING } else { 0 };
     slot.history_end().store(history_end, Ordering::Relaxed);
     describe_publisher(&slot, topic, publisher);
 }
 
-/// Writes the line of a publisher's slot that only the daemon writes.
+/// Writes the fields of a publisher's slot that only the daemon writes.
 pub(crate) fn describe_publisher(
     slot: &PublisherView<Shared>,
     topic: &Topic,
@@ -68,20 +67,20 @@ pub(crate) fn describe_publisher(
     let keeps = u32::from(publisher.keeps_history());
     slot.transient_local().store(keeps, Ordering::Relaxed);
     slot.state().store(state, Ordering::Release);
-    // Last: who sees the number sees the rest (SYNC: incarnation).
+    // Last: whoever sees the incarnation sees the other fields (SYNC: incarnation).
     slot.incarnation()
         .store(publisher.incarnation, Ordering::Release);
 }
 
-/// Empties a publisher's slot; its cursors stay, for the next one to go on from.
+/// Empties a publisher's slot. Its cursors stay, so that the next publisher goes on from them.
 pub(crate) fn empty_publisher(view: &TopicView<Shared>, slot: u32) {
     let slot = view.publisher(slot as usize);
     slot.state().store(PUBLISHER_EMPTY, Ordering::Release);
     slot.incarnation().store(0, Ordering::Release);
 }
 
-/// Fills a subscriber's slot and makes the publishers wait for it, if it wants that. Its bit among
-/// the subscribers comes with `announce`.
+/// Fills a subscriber's slot, and has publishers wait for it if it is reliable. `announce` then sets its bit among the
+/// subscribers.
 pub(crate) fn fill_subscriber(
     view: &TopicView<Shared>,
     topic: &mut Topic,
@@ -93,7 +92,7 @@ pub(crate) fn fill_subscriber(
         .fetch_and(!(1 << subscriber.slot), Ordering::AcqRel);
     slot.doorbell()
         .store(subscriber.doorbell, Ordering::Relaxed);
-    // Publishers that left before it came are none that it could look at.
+    // It never reads the regions of publishers that left before it joined.
     slot.seen_epoch().store(topic.epoch, Ordering::Relaxed);
     slot.received().store(0, Ordering::Relaxed);
     slot.missed().store(0, Ordering::Relaxed);
@@ -106,8 +105,7 @@ pub(crate) fn fill_subscriber(
     slot.stands_for().store(stands_for, Ordering::Relaxed);
     slot.depth()
         .store(subscriber.demand.depth, Ordering::Relaxed);
-    // Before it counts as a subscriber in any mask: a publisher that sees it there sees where it
-    // reads.
+    // Before any mask has its bit: a publisher that sees the bit also sees in which pool it reads.
     let pool = subscriber.pool.map_or(0, |pool| pool + 1);
     slot.pool().store(pool, Ordering::Relaxed);
     if subscriber.pool.is_some_and(|pool| topic.pool != Some(pool)) {
@@ -126,7 +124,7 @@ pub(crate) fn fill_subscriber(
     admit_subscriber(view, subscriber.slot as usize, admission);
 }
 
-/// Links take over the slot of those before them: its bit and its cursors stay as they are.
+/// Gives the slot of former links to new ones. Its bit and its cursors stay as they are.
 pub(crate) fn take_over_subscriber(view: &TopicView<Shared>, subscriber: &Subscriber) {
     let words = view.subscriber(subscriber.slot as usize);
     words.received().store(0, Ordering::Relaxed);
@@ -144,7 +142,7 @@ pub(crate) fn take_over_subscriber(view: &TopicView<Shared>, subscriber: &Subscr
         .store(subscriber.incarnation, Ordering::Release);
 }
 
-/// Writes again what the daemon alone writes of a subscriber's slot; none: nobody is in it.
+/// Writes the fields of a subscriber's slot that only the daemon writes. `subscriber`: None if the slot is empty.
 pub(crate) fn describe_subscriber(
     view: &TopicView<Shared>,
     slot: u32,
@@ -161,8 +159,8 @@ pub(crate) fn describe_subscriber(
     words.incarnation().store(incarnation, Ordering::Release);
 }
 
-/// Writes from what the daemon knows who matches whom, and how many do not. A pair matches as long as both
-/// are there, so this changes bits only of members that come or go.
+/// Writes which members match, and how many do not. Whether a pair matches never changes while both are there, so this changes
+/// only the bits of members that join or leave.
 pub(crate) fn write_matches(view: &TopicView<Shared>, topic: &Topic) {
     for publisher in &topic.publishers {
         let slot = view.publisher(publisher.slot as usize);
@@ -180,13 +178,13 @@ pub(crate) fn write_matches(view: &TopicView<Shared>, topic: &Topic) {
     }
 }
 
-/// Has subscribers pass over what a publisher that ends published and that was not for them. A daemon that
-/// dies here leaves it to be done again, so it may count twice: it is a figure that people look at.
+/// Has subscribers that do not match an ending publisher pass over its messages. After a crash in here, a successor does this
+/// again and may count messages twice, which only people see.
 pub(crate) fn pass_over(view: &TopicView<Shared>, topic: &Topic, publisher: &Publisher, head: u64) {
     let others = topic.subscribers.iter();
     for subscriber in others.filter(|subscriber| !Topic::matches(publisher, subscriber)) {
         let slot = view.subscriber(subscriber.slot as usize);
-        // It stays where it was when the publisher came, or where the subscriber came.
+        // The cursor has not moved since the later of the two joined.
         let cursor = slot.cursor(publisher.slot as usize).load(Ordering::Acquire);
         let end = head.max(publisher.ring.start);
         let messages = end - cursor.clamp(publisher.ring.start, end);
@@ -214,8 +212,8 @@ pub(crate) fn announce(control: &Control, topic: &mut Topic) {
         .store(topic.epoch, Ordering::Release);
     step!("announce.epoch");
     futex_wake_all(view.membership_epoch());
-    // A subscriber says which doorbell it waits at, then looks at the epoch; we write the epoch,
-    // then look which doorbell (SYNC: sleep).
+    // A subscriber writes at which doorbell it waits, then reads the epoch. The daemon has written the epoch, and then reads
+    // the doorbell (SYNC: sleep).
     fence(Ordering::SeqCst);
     for publisher in topic
         .publishers
@@ -225,7 +223,7 @@ pub(crate) fn announce(control: &Control, topic: &mut Topic) {
         ring(control.words(), publisher.doorbell);
     }
     for subscriber in &topic.subscribers {
-        // Its own choice: that of the wait set it is in. `ring` checks that there is such a one.
+        // The subscriber chose it: it may be the doorbell of its wait set. `ring` checks the number.
         let slot = view.subscriber(subscriber.slot as usize);
         ring(control.words(), slot.doorbell().load(Ordering::Acquire));
     }
@@ -239,14 +237,14 @@ pub(crate) fn clear_holds(control: &Control, topic: &Topic, slot: u32) -> u64 {
     for publisher in &topic.publishers {
         let words = view.publisher(publisher.slot as usize);
         freed += clear_holder(&words, &control.ring(publisher), slot);
-        // It may have held the last bit between two steps of a deferred release: the publisher looks at all its
-        // blocks.
+        // The subscriber may have died between two steps of a deferred release that frees a block: has the publisher look at
+        // all its blocks.
         words.sweep().fetch_add(1, Ordering::AcqRel);
     }
     freed
 }
 
-/// Whether an epoch that wraps around is at or past another.
+/// Whether epoch `seen` is at or past `epoch`. Epochs wrap around.
 pub(crate) fn has_reached(seen: u32, epoch: u32) -> bool {
     seen.wrapping_sub(epoch) as i32 >= 0
 }

@@ -1,7 +1,7 @@
 //! The memory of a zone: its pools, and who leases what of them.
 //!
-//! Pools have the numbers 0, 1, ... in the order in which their domains were first used, and never go. Each change is in the
-//! registry before anyone may use it, so that a successor knows of it.
+//! Pools have the numbers 0, 1, ... in the order in which their domains were first used, and are never removed. The registry has
+//! each change before anyone may use it, so that a successor knows of it.
 
 use crate::granule_set::GranuleSet;
 use crate::granules::FREE;
@@ -52,7 +52,7 @@ impl Memory {
         Ok(Memory { pools })
     }
 
-    /// Puts back who leases granules, as a predecessor recorded. What none of `owners` has is freed.
+    /// Restores the leases that a predecessor recorded. Frees granules that belong to none of `owners`.
     pub(crate) fn load_leases(
         &mut self,
         registry: &RegistryFile,
@@ -84,7 +84,7 @@ impl Memory {
         self.pools.get(index as usize)
     }
 
-    /// A pool that a client named.
+    /// A pool by the number that a client sent, or a refusal.
     pub(crate) fn require(&self, index: u32) -> Result<&Pool, Refusal> {
         self.get(index).ok_or_else(|| no_pool(index))
     }
@@ -94,7 +94,7 @@ impl Memory {
         pool.ok_or_else(|| no_pool(index))
     }
 
-    /// A pool that a topic or member of the zone is in: pools never go.
+    /// The pool of a topic or member of the zone. It exists, since pools are never removed.
     pub(crate) fn pool(&self, index: u32) -> &Pool {
         &self.pools[index as usize]
     }
@@ -103,7 +103,7 @@ impl Memory {
         self.pool(index).domain
     }
 
-    /// The pool of a domain, made if it is not there.
+    /// The pool of a domain. Creates it if there is none.
     pub(crate) fn pool_for(
         &mut self,
         domain: Domain,
@@ -129,7 +129,7 @@ impl Memory {
         Ok(index)
     }
 
-    /// Takes segments of a predecessor's from number `from` on.
+    /// Takes a predecessor's segments of a pool, from number `from` on.
     pub(crate) fn adopt(
         &mut self,
         index: u32,
@@ -143,7 +143,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether segments of a predecessor's are still to be handed back.
+    /// Whether clients have still to hand back segments of a predecessor.
     pub(crate) fn is_incomplete(&self) -> bool {
         self.pools.iter().any(Pool::is_incomplete)
     }
@@ -168,7 +168,7 @@ impl Memory {
         pool.lease(registry, bytes, owner)
     }
 
-    /// Takes ranges back that `owner` does not need any more: all or none. `live`: granules that are still in use.
+    /// Frees ranges that `owner` returns: all or none. `live`: granules with blocks in use, which it refuses to free.
     pub(crate) fn give_back(
         &mut self,
         index: u32,
@@ -219,7 +219,7 @@ impl Memory {
             .map_or(0, |pool| pool.leased_bytes_of(owner))
     }
 
-    /// Notes that clients register the pages of a pool with drivers.
+    /// Notes that a client registers the pages of a pool with a driver, so that the pool does not shrink.
     pub(crate) fn pin(&mut self, index: u32, registry: &RegistryFile) -> Result<(), Refusal> {
         self.require_mut(index)?.pin(registry)
     }

@@ -1,10 +1,10 @@
-//! The NUMA nodes that devices are near, as the kernel reports them.
+//! The NUMA nodes of devices, as the kernel reports them.
 
 use nix::ifaddrs::getifaddrs;
 use std::net::IpAddr;
 use std::path::Path;
 
-/// Where the kernel reports them.
+/// Where sysfs is mounted.
 pub(crate) const SYS: &str = "/sys";
 
 /// The node of the network card with this address.
@@ -46,13 +46,13 @@ fn card(address: IpAddr) -> Result<String, String> {
 fn node(sys: &Path, folder: &Path, what: &str) -> Result<u32, String> {
     let text = std::fs::read_to_string(folder.join("numa_node"));
     let reported = text.ok().and_then(|text| text.trim().parse::<i64>().ok());
-    // -1: none in particular.
+    // -1: the device has no node.
     if let Some(node) = reported.and_then(|node| u32::try_from(node).ok()) {
         return Ok(node);
     }
     let online = std::fs::read_to_string(sys.join("devices/system/node/online"));
     match online.unwrap_or_default().trim() {
-        // There is no other.
+        // The machine has only this node.
         "0" => Ok(0),
         _ => Err(format!(
             "the kernel does not report the NUMA node of {what}"
@@ -64,7 +64,7 @@ fn node(sys: &Path, folder: &Path, what: &str) -> Result<u32, String> {
 mod tests {
     use super::*;
 
-    /// A kernel that says these things.
+    /// A sysfs with these files.
     fn sys(files: &[(&str, &str)]) -> tempfile::TempDir {
         let sys = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -82,8 +82,8 @@ mod tests {
         // The loopback is a card here.
         let near = sys(&[("class/net/lo/device/numa_node", "1\n")]);
         assert_eq!(of_address(near.path(), LOOPBACK), Ok(1));
-        let elsewhere = "203.0.113.9".parse().unwrap();
-        let why = of_address(near.path(), elsewhere).unwrap_err();
+        let unknown = "203.0.113.9".parse().unwrap();
+        let why = of_address(near.path(), unknown).unwrap_err();
         assert!(why.contains("no network interface has"), "{why}");
         let why = of_address(sys(&[]).path(), LOOPBACK).unwrap_err();
         assert!(

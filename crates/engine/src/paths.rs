@@ -1,4 +1,4 @@
-//! Where messages of a topic are, how they reach who reads them, and whether that is what either side requires.
+//! How messages reach a subscriber, and whether that path is as fast as either side requires.
 
 use crate::clients::Clients;
 use crate::memory::Memory;
@@ -7,21 +7,21 @@ use crate::topic::Topic;
 use rgaps_layout::Domain;
 use rgaps_session::{ArrivalPath, PathKind, Refusal, RefusalCode, Role};
 
-/// What a client asks to join.
+/// What a client asks for when it joins a topic.
 pub(crate) struct Wish<'a> {
     pub(crate) topic: &'a str,
     pub(crate) type_name: &'a str,
     pub(crate) domain: Option<Domain>,
     pub(crate) role: Role,
     pub(crate) require: Option<PathKind>,
-    /// Of a publisher of the links: how its messages reach this host.
+    /// For a publisher of the links: how its messages reach this host.
     pub(crate) remote_path: Option<ArrivalPath>,
 }
 
-/// The best path from messages that live in `home` to who reads in a domain, and why it is no better. Whether
-/// two GPUs are peers only their processes know.
+/// The best path from messages in `home` to a subscriber that reads in `reads`, and why it is no better. Takes two GPUs for
+/// peers: only their processes know whether they are.
 ///
-/// `remote_path`: that of messages from another host.
+/// `remote_path`: the path of messages from another host, which decides.
 fn path(
     home: Domain,
     reads: Option<Domain>,
@@ -42,7 +42,7 @@ fn path(
     }
 }
 
-/// The path of what the links publish, and why it is no better.
+/// The path of messages that the links publish, and why it is no better.
 fn from_remote(remote_path: Option<&ArrivalPath>) -> (PathKind, String) {
     let unsaid = (PathKind::Tcp, "their path is not known yet");
     let (path, why) = remote_path.map_or(unsaid, |over| (over.path, &over.why));
@@ -53,7 +53,7 @@ fn from_remote(remote_path: Option<&ArrivalPath>) -> (PathKind, String) {
     }
 }
 
-/// Which side requires a faster path than this one.
+/// Why a path is too slow: the side that requires a faster one. None: it is fast enough for both.
 fn too_slow(
     publisher: Option<PathKind>,
     subscriber: Option<PathKind>,
@@ -69,7 +69,7 @@ fn too_slow(
     ))
 }
 
-/// A publisher's domain against the topic's.
+/// Refuses a publisher that names another domain than its topic's.
 pub(crate) fn check_domain(topic: &Topic, wish: &Wish<'_>, memory: &Memory) -> Result<(), Refusal> {
     let named = topic.pool.map(|pool| memory.domain(pool));
     if let (Role::Publisher(_), Some(has), Some(wants)) = (&wish.role, named, wish.domain) {
@@ -87,8 +87,8 @@ pub(crate) fn check_domain(topic: &Topic, wish: &Wish<'_>, memory: &Memory) -> R
     Ok(())
 }
 
-/// The paths to or from those who are there, against what either side requires. What goes to other
-/// hosts is for the links, which do not carry it where it is slower than its publisher requires.
+/// Refuses a member if a path between it and a present member is slower than either requires. Paths to other hosts are not
+/// checked here: the links do not carry a topic where they are slower than its publisher requires.
 pub(crate) fn check_paths(
     client: u32,
     topic: &Topic,

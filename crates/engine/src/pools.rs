@@ -15,28 +15,28 @@ pub(crate) struct Pool {
     pub(crate) index: u32,
     pub(crate) domain: Domain,
     pub(crate) cap_bytes: u64,
-    /// The least that it grows by.
+    /// Bytes of a new segment, as a rule.
     pub(crate) segment_bytes: u64,
-    /// Clients have registered its pages with drivers: free memory keeps them.
+    /// Whether clients have registered the pool's pages with drivers. Then free memory keeps its pages.
     pub(crate) pinned: bool,
     source: Box<dyn SegmentSource>,
-    /// None: recorded by a predecessor and not handed back yet.
+    /// None: a predecessor's segment that no client has handed back yet.
     segments: Vec<Option<Segment>>,
-    /// What the registry says of each; of handed-out segments too.
+    /// The registry's record of each segment, also of those that are not handed back yet.
     expected: Vec<SegmentRecord>,
     granules: Granules,
 }
 
-/// Why there is no memory.
+/// Why a lease failed.
 pub(crate) enum LeaseError {
-    /// The cap is reached. Evicting history that nobody needs might help.
+    /// The pool is full. Evicting history that nobody needs may help.
     Full(Refusal),
     /// Anything else.
     Other(Refusal),
 }
 
 impl Pool {
-    /// A pool without segments; `record_new` writes it down.
+    /// A pool without segments. The caller writes its `record` to the registry.
     pub(crate) fn new(
         index: u32,
         source: Box<dyn SegmentSource>,
@@ -57,7 +57,7 @@ impl Pool {
         }
     }
 
-    /// Puts back the segments that the registry says there were; they are still to be handed back.
+    /// Adds the segments that the registry records. Clients have still to hand them back.
     pub(crate) fn expect(&mut self, segments: &[SegmentRecord]) {
         self.segments = segments.iter().map(|_| None).collect();
         self.expected = segments.to_vec();
@@ -65,7 +65,7 @@ impl Pool {
         self.granules.grow((bytes / GRANULE_BYTES) as usize);
     }
 
-    /// Puts back who leases granules.
+    /// Restores a lease.
     pub(crate) fn restore_owner(&mut self, first: usize, count: usize, owner: u32) {
         self.granules.set(first, count, owner);
     }
@@ -109,7 +109,7 @@ impl Pool {
         self.segments.len() as u32
     }
 
-    /// Whether segments of a predecessor's are still to be handed back.
+    /// Whether clients have still to hand back segments of a predecessor.
     pub(crate) fn is_incomplete(&self) -> bool {
         self.segments.iter().any(Option::is_none)
     }
@@ -232,7 +232,7 @@ impl Pool {
         }
         let size = self.segment_bytes.min(left).max(missing);
         let segment = match self.source.create(size) {
-            // Little memory left: what is needed may still fit.
+            // A segment of just the bytes that are needed may still fit.
             Err(_) if size > missing => self.source.create(missing),
             made => made,
         }
@@ -312,8 +312,8 @@ impl Pool {
         freed
     }
 
-    /// Says that clients register the pool's pages with drivers, which from then on hold on to them:
-    /// a hole would leave a driver with pages that nobody else sees.
+    /// Notes that a client registers the pool's pages with a driver, which keeps them from then on. So free memory is not returned
+    /// to the system: a hole would leave the driver with pages that nobody else maps.
     pub(crate) fn pin(&mut self, registry: &RegistryFile) -> Result<(), Refusal> {
         if self.domain != Domain::Host {
             return Err(bad(format!(
@@ -330,6 +330,7 @@ impl Pool {
         Ok(())
     }
 
+    /// Returns the memory of granules to the system, unless the pool is pinned.
     fn discard(&mut self, first: usize, count: usize) {
         if self.pinned {
             return;
@@ -352,7 +353,7 @@ impl Pool {
         }
     }
 
-    /// Takes back a segment that a predecessor made. Nothing happens if it is here already.
+    /// Takes a predecessor's segment from a client that hands it back. Does nothing if another client has handed it back.
     pub(crate) fn adopt(&mut self, number: u32, fd: OwnedFd) -> Result<(), Refusal> {
         let record = *self.expected.get(number as usize).ok_or_else(|| {
             refuse(
@@ -360,25 +361,24 @@ impl Pool {
                 format!("the pool has no segment {number}"),
             )
         })?;
-        let place = &mut self.segments[number as usize];
-        if place.is_none() {
+        let slot = &mut self.segments[number as usize];
+        if slot.is_none() {
             let mut segment = self
                 .source
                 .adopt(fd, record.bytes, record.inode)
                 .map_err(memory)?;
             if is_file(&segment) {
-                // It may be a subscriber's, which can only be read: memory could not be given back.
+                // The descriptor may be a subscriber's read-only one, through which no memory could be returned to the system.
                 segment.fd = reopen(segment.fd.as_fd(), OFlags::RDWR)
                     .map_err(|e| system("open a segment that a client handed back", e))?;
             }
-            *place = Some(segment);
+            *slot = Some(segment);
         }
         Ok(())
     }
 
-    /// Gives up the segments that nobody who still lives has: the first missing one and all
-    /// behind it. Nothing live is in them, for clients map segments in order. Returns how many bytes of
-    /// the pool are left.
+    /// Gives up the first segment that no client handed back, and all behind it. No block in them is in use, since clients map
+    /// segments in order. Returns how many bytes of the pool are left.
     pub(crate) fn drop_missing(&mut self, registry: &RegistryFile) -> u64 {
         let Some(first) = self.segments.iter().position(Option::is_none) else {
             return self.mapped_bytes();

@@ -5,7 +5,7 @@ use rgaps_layout::{type_accepts, MAX_BLOCKS, MAX_DEPTH};
 use rgaps_session::{Demand, History, Offer, Refusal, RefusalCode, MAX_PATH_BYTES};
 
 /// Why a publisher of this offer and type and a subscriber do not match, and what either side could change.
-/// `demand`: none of an observer, which takes what is offered.
+/// `demand`: None for an observer, which reads whatever is offered.
 pub(crate) fn mismatch(
     (offer, sent): (&Offer, &str),
     (demand, expected): (Option<&Demand>, &str),
@@ -86,7 +86,7 @@ pub(crate) fn check_demand(demand: &Demand) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether a path, or why it is no better, can be shown.
+/// Refuses a reported path, or reason, that cannot be shown.
 pub(crate) fn check_path(text: &str) -> Result<(), Refusal> {
     if text.len() > MAX_PATH_BYTES || text.chars().any(char::is_control) {
         return Err(bad(format!(

@@ -1,4 +1,4 @@
-//! Numbers that nobody guesses, from the system.
+//! Random numbers from the kernel, which nobody can guess.
 
 use rustix::rand::{getrandom, GetRandomFlags};
 

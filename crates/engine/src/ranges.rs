@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 /// stays dense and its pages few.
 #[derive(Debug)]
 pub(crate) struct Ranges {
+    /// By start: bytes.
     free: BTreeMap<u64, u64>,
     end: u64,
 }
@@ -18,8 +19,7 @@ impl Ranges {
         }
     }
 
-    /// One past the highest byte that is taken, quarantine included: below it a successor must not
-    /// hand out anything before everyone who may still look there has looked away.
+    /// One past the highest byte that is taken. Below it a successor hands out nothing until no subscriber may still read there.
     pub(crate) fn used_end(&self) -> u64 {
         match self.free.last_key_value() {
             Some((start, length)) if start + length == self.end => *start,
@@ -27,19 +27,19 @@ impl Ranges {
         }
     }
 
-    /// What is free: offsets and lengths.
+    /// The free ranges: offsets and lengths.
     pub(crate) fn free(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.free.iter().map(|(offset, bytes)| (*offset, *bytes))
     }
 
-    /// Takes `bytes` bytes.
+    /// Takes the lowest free range of `bytes` bytes.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
         let (&offset, &length) = self.free.iter().find(|(_, length)| **length >= bytes)?;
         self.carve(offset, length, offset, bytes);
         Some(offset)
     }
 
-    /// Takes a certain range. False, and nothing is done, where any of it is taken already.
+    /// Takes a certain range. False, and no change: a part of it is taken.
     pub(crate) fn reserve(&mut self, offset: u64, bytes: u64) -> bool {
         let Some(end) = offset.checked_add(bytes) else {
             return false;
@@ -81,7 +81,7 @@ impl Ranges {
         self.free.insert(start, end - start);
     }
 
-    /// Takes all that is free below `end`, and says what that was.
+    /// Takes all free ranges below `end`. Returns their offsets and lengths.
     pub(crate) fn take_all_below(&mut self, end: u64) -> Vec<(u64, u64)> {
         let below: Vec<(u64, u64)> = self
             .free

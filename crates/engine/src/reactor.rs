@@ -1,14 +1,13 @@
-//! The one thread around the engine: sockets, ends of processes, signals, time.
+//! The daemon's only thread that serves clients. It waits for sockets, ends of processes, signals and time, and calls the engine.
 
 mod connection;
 
 use crate::closer::{copies_of_memory, Closer};
-use crate::engine::{Engine, Verdict};
+use crate::engine::{Engine, SnapshotSource, Verdict};
 use crate::sessions::{Peer, SessionId};
-use crate::snapshot::SnapshotSource;
 use connection::{Ahead, Connection, Flow, MAX_UNREAD_FDS};
 use rgaps_session::{
-    Answer, ClientPacket, DaemonPacket, Listener, Notice, Refusal, RefusalCode, Request,
+    Answer, ClientPacket, DaemonPacket, Notice, Refusal, RefusalCode, Request, SessionListener,
     SocketError, DAEMON_FILES_MIN, KERNEL_FDS_MAX, MAX_PACKET_FDS,
 };
 use rustix::event::{epoll, poll, PollFd, PollFlags};
@@ -18,46 +17,46 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Requests of one user that are served before others get their turn, one of each session.
+/// Most requests of one user in a turn, at most one of each session. Then other users are served.
 const MAX_REQUESTS_A_TURN: usize = 8;
-/// One user may leave this part of the daemon's descriptors unread (one in so many), and have as many waiting to be
-/// closed.
+/// The part of the daemon's descriptors (one in so many) that the clients of one user may leave unread, and also the part that may
+/// wait to be closed for one user.
 const USER_SHARE_OF_FDS: usize = 4;
-/// Descriptors that are kept for what the daemon itself needs: its state file, segments, its log.
+/// Descriptors that are kept for the daemon itself: its state file, segments, its log.
 const RESERVED_FDS: usize = 128;
-/// What a packet with descriptors needs, and some clients.
+/// The smallest limit leaves room for a packet with descriptors and for some clients.
 const _: () =
     assert!(RESERVED_FDS + MAX_PACKET_FDS + KERNEL_FDS_MAX + 64 < DAEMON_FILES_MIN as usize);
-/// Sessions that are accepted before others get their turn.
+/// Most connections that are accepted in a turn.
 const MAX_ACCEPTS_A_TURN: usize = 64;
 /// Events that are fetched at once.
 const MAX_EVENTS: usize = 256;
-/// After running out of descriptors, how long no session is accepted.
+/// How long no connection is accepted after accepting has failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a session waits if neither this process nor the kernel has room for the descriptors of its next packet.
+/// How long a session waits if this process or the kernel has no room for the descriptors of its next packet.
 const READ_PAUSE: Duration = Duration::from_millis(20);
 /// How long a daemon that stops waits until its answers are sent.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// Stands for an unknown user: the kernel gives no user this number.
+/// Stands for an unknown user. No user has this number.
 const NOBODY: u32 = u32::MAX;
 
 const LISTENER: u64 = 0;
 const SIGNALS: u64 = 1;
-/// No session has the number 0.
+/// Not the token of a socket, since session numbers begin at 1.
 const SNAPSHOTS: u64 = 2;
-/// A session's socket has the token `2 * id`, its process the next.
+/// A session's socket has the token `FIRST_SESSION + 2 * id`, its process the next.
 const FIRST_SESSION: u64 = 2;
 
-/// The reactor cannot go on.
+/// A failed system call that ends the reactor.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{call} failed: {source}; raise the limit of open files (ulimit -n), or see the daemon's log"
 )]
 pub struct ReactorError {
-    /// The call.
+    /// The system call.
     pub call: &'static str,
-    /// Why.
+    /// Its error.
     pub source: std::io::Error,
 }
 
@@ -68,22 +67,24 @@ fn failed(call: &'static str) -> impl Fn(Errno) -> ReactorError {
     }
 }
 
-/// Serves an engine's clients until it is to leave.
+/// Serves an engine's clients until the daemon ends.
 pub struct Reactor {
     engine: Engine,
-    listener: Listener,
-    /// Becomes readable when the daemon is to leave.
+    listener: SessionListener,
+    /// Becomes readable when a signal tells the daemon to end.
     signals: OwnedFd,
     epoll: OwnedFd,
     connections: HashMap<SessionId, Connection>,
     closer: Closer,
-    /// Of sessions whose socket is closed too.
+    /// Descriptors of the clients' processes, also of sessions whose socket is closed.
     processes: HashMap<SessionId, OwnedFd>,
+    /// Set while no connection is accepted: until when.
     accepts_again: Option<Instant>,
-    /// Sessions whose descriptors wait for room, and when they are looked at again.
+    /// Sessions whose next packet waits for room for its descriptors.
     paused: Vec<SessionId>,
+    /// When the paused sessions are tried again.
     reads_again: Option<Instant>,
-    /// Requests of each user in this turn.
+    /// By user: how many requests were served in this turn.
     served: HashMap<u32, usize>,
     snapshots: Option<SnapshotSource>,
 }
@@ -92,7 +93,7 @@ impl Reactor {
     /// A reactor that serves `listener` and leaves in order when `signals` becomes readable.
     pub fn new(
         engine: Engine,
-        listener: Listener,
+        listener: SessionListener,
         signals: OwnedFd,
     ) -> Result<Reactor, ReactorError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("epoll_create"))?;
@@ -115,7 +116,7 @@ impl Reactor {
         Ok(reactor)
     }
 
-    /// Answers who asks for snapshots of the engine, too.
+    /// Lets the reactor also answer `source`'s requests for snapshots of the engine.
     pub fn serve_snapshots(&mut self, source: SnapshotSource) -> Result<(), ReactorError> {
         self.watch(source.as_fd(), SNAPSHOTS, epoll::EventFlags::IN)?;
         self.snapshots = Some(source);
@@ -132,7 +133,7 @@ impl Reactor {
         epoll::add(&self.epoll, fd, data, flags).map_err(failed("epoll_ctl"))
     }
 
-    /// Serves until a signal, a client's request, or nobody needing the daemon ends it.
+    /// Serves until a signal or a client's request ends the daemon, or nobody has needed it for the idle time.
     pub fn run(mut self) -> Result<(), ReactorError> {
         let mut events = Vec::with_capacity(MAX_EVENTS);
         let mut turn = 0usize;
@@ -148,12 +149,13 @@ impl Reactor {
                 Err(errno) => return Err(failed("epoll_wait")(errno)),
             }
             let mut signalled = false;
-            // First: a client that reconnects is admitted once its last session has ended. The requests that it
-            // left there are dropped: it sends them again.
+            // First: a client that reconnects is admitted once its last session has ended. Requests that it left unread there are
+            // dropped; the client sends them again.
             for event in events.iter().filter(|event| is_hang_up(event)) {
                 self.hang_up(session_of(event.data.u64()));
             }
-            // Begin at another event each time: a user with more requests than a turn serves has them served in rotation.
+            // Begin at another event each time, so that all sessions of a user get their turn although a turn serves only some of
+            // them.
             turn = turn.wrapping_add(1);
             let begin = turn % events.len().max(1);
             self.served.clear();
@@ -194,7 +196,7 @@ impl Reactor {
         let times = [tick, self.accepts_again, self.reads_again];
         let next = times.into_iter().flatten().min()?;
         let wait = next.saturating_duration_since(now);
-        // Rounded up to a whole millisecond, so that the next tick is due when we wake up.
+        // A millisecond more, so that the next tick is due when `epoll_wait` returns.
         let wait = wait + Duration::from_millis(1);
         Some(Timespec {
             tv_sec: wait.as_secs() as i64,
@@ -265,7 +267,8 @@ impl Reactor {
         }
     }
 
-    /// Descriptors or memory have run out: the listener stays readable, and must not keep this thread busy.
+    /// Stops accepting for a while. Call when descriptors or memory have run out: the listener stays readable, which would keep this
+    /// thread busy.
     fn pause_accepting(&mut self) {
         self.accepts_again = Some(Instant::now() + ACCEPT_PAUSE);
         self.watch_listener(epoll::EventFlags::empty());
@@ -341,7 +344,7 @@ impl Reactor {
         }
         *served += 1;
         match connection.look_ahead() {
-            // The kernel would close the descriptors that do not fit, on this thread.
+            // Without room, the kernel would close the packet's surplus descriptors on this thread, which may block.
             Ok(Ahead::Descriptors) if !self.has_room_for_fds_of(uid) => return self.pause(session),
             Ok(_) => {}
             Err(SocketError::WouldBlock) => return,
@@ -370,7 +373,8 @@ impl Reactor {
         }
     }
 
-    /// Whether the daemon can answer a request that is answered with descriptors. `Err`: the session breaks the protocol.
+    /// Refuses a request that is answered with descriptors if the daemon has none left to send. The outer `Err`: the client violates the
+    /// protocol.
     fn may_send_fds(
         &self,
         session: SessionId,
@@ -406,15 +410,15 @@ impl Reactor {
         self.open_fds() + MAX_PACKET_FDS + RESERVED_FDS <= fd_limit()
     }
 
-    /// Descriptors that clients have made the daemon open.
+    /// How many descriptors clients have made the daemon open.
     fn open_fds(&self) -> usize {
         let queued: usize = self.connections.values().map(Connection::queued_fds).sum();
         let sessions = self.connections.len() + self.processes.len();
         sessions + queued + self.engine.segment_count() + self.closer.pending()
     }
 
-    /// Whether the daemon has room for the most descriptors that a packet can carry, and for copies of those that a request
-    /// can. Descriptors that wait to be closed count, of this user and of others.
+    /// Whether the daemon has room for the most descriptors that the kernel puts into a packet, and for copies of those that a valid
+    /// request carries. Descriptors that wait to be closed count, too.
     fn has_room_for_fds_of(&self, uid: u32) -> bool {
         let pending = self.closer.pending_of(uid);
         let share = fd_limit() / USER_SHARE_OF_FDS;
@@ -424,7 +428,7 @@ impl Reactor {
             && (pending == 0 || pending + KERNEL_FDS_MAX <= share)
     }
 
-    /// Reads a session's next packet, or sends it its packets, after a pause. Its end is noticed meanwhile.
+    /// Pauses reading from and writing to a session for [`READ_PAUSE`]. The end of its socket is still noticed.
     fn pause(&mut self, session: SessionId) {
         self.watch_session(session, epoll::EventFlags::empty());
         if !self.paused.contains(&session) {
@@ -459,8 +463,8 @@ impl Reactor {
         {
             Verdict::CutOff(why) => self.cut_off(session, why),
             Verdict::Answer { result, fds, last } => {
-                // Before the answer: the other clients get the notices of what it grants before its
-                // client can use that, even if this daemon dies here.
+                // Before the answer: the other clients get the notices about a granted segment before the client can use it, even
+                // if this daemon dies here.
                 self.send_notices();
                 let (id, result) = (packet.id, *result);
                 let connection = self.connections.get_mut(&session);
@@ -495,7 +499,7 @@ impl Reactor {
         self.follow(session, flow);
     }
 
-    /// Acts on how far a socket could be written.
+    /// Acts on the result of writing to a session's socket.
     fn follow(&mut self, session: SessionId, flow: Flow) {
         match flow {
             Flow::Same => {}
@@ -522,7 +526,7 @@ impl Reactor {
         self.hang_up(session);
     }
 
-    /// The session's socket is at its end.
+    /// Closes a session's socket and tells the engine.
     fn hang_up(&mut self, session: SessionId) {
         self.close(session);
         let ended = self
@@ -544,7 +548,7 @@ impl Reactor {
 
     fn close(&mut self, session: SessionId) {
         if let Some(connection) = self.connections.remove(&session) {
-            // Explicitly, for a child that the client forked may share the description.
+            // Explicitly: closing the descriptor removes it only if nobody else has the file description open.
             if let Err(error) = epoll::delete(&self.epoll, connection.as_fd()) {
                 tracing::debug!(%error, "epoll_ctl");
             }
@@ -570,13 +574,13 @@ impl Reactor {
             std::thread::sleep(Duration::from_millis(5));
             sessions.iter().for_each(|session| self.flush(*session));
         }
-        // `rgaps down` waits for the end of its session, so MPS ends before any session does.
+        // `rgaps down` waits for the end of its session, so MPS is stopped before the sessions are closed.
         self.engine.leave_state();
         sessions.into_iter().for_each(|session| self.close(session));
     }
 }
 
-/// The session of a token, which stands for its socket or its process.
+/// The session whose socket or process has this token.
 fn session_of(token: u64) -> SessionId {
     SessionId((token - FIRST_SESSION) / 2)
 }
@@ -588,7 +592,7 @@ fn is_hang_up(event: &epoll::Event) -> bool {
     token >= FIRST_SESSION && token % 2 == 0 && { event.flags }.intersects(ends)
 }
 
-/// How many descriptors this process may have.
+/// The limit of open descriptors of this process.
 fn fd_limit() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current.map_or(usize::MAX, |limit| limit as usize)

@@ -1,4 +1,4 @@
-//! Reading a predecessor's records. What is not sound is left out.
+//! Reads a predecessor's records of topics from the registry. Drops invalid ones.
 
 use crate::clients::Clients;
 use crate::control::Control;
@@ -17,7 +17,7 @@ use rgaps_sync::atomic::Ordering;
 
 const _: () = assert!(RECORD_FREE == 0, "a record in a hole of the file is free");
 
-/// Reads the topics of a registry, and takes in the control segment what they have.
+/// Reads the topics of a registry, and reserves their regions and doorbells in the control segment.
 pub(crate) struct TopicRecords<'a> {
     pub(crate) registry: &'a RegistryFile,
     pub(crate) clients: &'a Clients,
@@ -103,7 +103,7 @@ impl TopicRecords<'_> {
                 .reserve(record.doorbell, record.client);
         let owner = match known {
             true => PublisherOwner::Client(record.client),
-            // `restore_words` finds out what it left.
+            // `restore_words` finds the messages that it left.
             false => PublisherOwner::Orphan(Orphan {
                 order: 0,
                 tail: record.start,
@@ -136,7 +136,7 @@ impl TopicRecords<'_> {
         })
     }
 
-    /// Reserves the region of a recorded publisher. Returns its type; none: the record is invalid.
+    /// Reserves the region of a recorded publisher. Returns its type. None: the record is invalid.
     fn reserve_publisher(
         &mut self,
         topic: u32,
@@ -176,7 +176,7 @@ impl TopicRecords<'_> {
         let type_name = self
             .registry
             .subscriber_type(topic, slot, record.type_bytes);
-        // Without a client or a doorbell it is kept for now, so that its bits are cleared.
+        // A subscriber without a client or a doorbell is kept until `remove_lost_subscribers` clears its bits.
         let known = self.clients.get(record.client).is_some()
             && self
                 .control
@@ -194,7 +194,7 @@ impl TopicRecords<'_> {
             incarnation: record.incarnation,
             demand,
             observer: Subscriber::is_observer(record),
-            // Nobody knows its type.
+            // Without its type nobody can match it.
             closed: type_name.is_err(),
             type_name: type_name.unwrap_or_default(),
             doorbell,

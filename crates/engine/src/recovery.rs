@@ -6,19 +6,21 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Processes that a warning names.
+/// Most processes that a warning names.
 const MAX_NAMED: usize = 4;
-/// Zones of a predecessor that are still with its clients.
+
+/// Zones of a predecessor that its clients have not handed back yet.
 #[derive(Debug)]
 pub(crate) struct Recovery {
     expected: Vec<SavedZone>,
+    /// How long joins wait for zones.
     wait: Duration,
-    /// Until when joins wait; from the first session on.
+    /// Until when joins wait. None: no session has been opened yet, so the time does not run.
     until: Option<Instant>,
 }
 
 impl Recovery {
-    /// What the state file tells of.
+    /// Reads the zones of a predecessor from the state file. `wait`: how long joins wait for them.
     pub(crate) fn read(path: Option<&Path>, wait: Duration) -> Recovery {
         let expected = path.map(state_file::read).unwrap_or_default();
         if !expected.is_empty() {
@@ -34,7 +36,7 @@ impl Recovery {
         }
     }
 
-    /// Somebody has connected: time runs.
+    /// Starts the time that joins wait, unless it runs. Call when a session opens.
     pub(crate) fn begin(&mut self, now: Instant) {
         if !self.expected.is_empty() && self.until.is_none() {
             self.until = Some(now + self.wait);
@@ -45,7 +47,7 @@ impl Recovery {
         !self.expected.is_empty()
     }
 
-    /// Zones that are not back.
+    /// The zones that are not handed back yet.
     pub(crate) fn missing(&self) -> impl Iterator<Item = &SavedZone> {
         self.expected.iter()
     }
@@ -55,17 +57,17 @@ impl Recovery {
         self.expected.iter().find(|expected| expected.id == zone)
     }
 
-    /// It is back, or a new zone has replaced it.
+    /// Forgets a zone that was handed back.
     pub(crate) fn forget(&mut self, zone: ZoneId) {
         self.expected.retain(|expected| expected.id != zone);
     }
 
-    /// Forgets the zones that nobody is left to hand back.
+    /// Forgets the zones whose processes have all ended.
     pub(crate) fn forget_dead(&mut self) {
         self.expected.retain(SavedZone::may_return);
     }
 
-    /// A client of this process was told that its zone is lost: it will not hand it back.
+    /// Notes that process `pid` will not hand back a zone, since the daemon told it that the zone is lost.
     pub(crate) fn give_up(&mut self, zone: ZoneId, pid: u32) {
         let expected = self
             .expected
@@ -78,25 +80,25 @@ impl Recovery {
         self.forget_dead();
     }
 
-    /// Whether there are processes whose end is the end of a zone.
+    /// Whether processes that this daemon can see live may still hand back a zone, so that it has to notice their end.
     pub(crate) fn watches_processes(&self) -> bool {
         self.expected.iter().any(|zone| !zone.living().is_empty())
     }
 
-    /// Forgets zones whose processes cannot be seen from here, once it has waited for them. A client that runs would
-    /// have come; that it has ended, nobody can tell this daemon or the next.
+    /// After the wait, forgets zones without a process that this daemon can see. A client that runs would have returned, and neither
+    /// this daemon nor the next can see whether it has ended.
     pub(crate) fn forget_unseen(&mut self, now: Instant) {
         if !self.waits_for_any(now) {
             self.expected.retain(|zone| !zone.living().is_empty());
         }
     }
 
-    /// Whether somebody may still come back: during the wait everybody, and later those who are seen to live.
+    /// Whether zones may still be handed back: during the wait all of them, later those with a process that is seen to live.
     pub(crate) fn is_running(&self, now: Instant) -> bool {
         self.waits_for_any(now) || self.watches_processes()
     }
 
-    /// What to tell people of zones that are not back, and what to do.
+    /// Warnings about zones that are not handed back, with advice.
     pub(crate) fn warnings(&self, now: Instant) -> Vec<String> {
         let waits = self.waits_for_any(now);
         let warning = |zone: &SavedZone| {

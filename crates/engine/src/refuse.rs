@@ -16,7 +16,7 @@ pub(crate) fn bad(message: impl Into<String>) -> Refusal {
     refuse(RefusalCode::BadRequest, message)
 }
 
-/// A system call of the daemon's own failed.
+/// The refusal when a system call of the daemon failed. `what`: what the daemon cannot do.
 pub(crate) fn system(what: &str, error: impl std::fmt::Display) -> Refusal {
     refuse(
         RefusalCode::Internal,
@@ -24,7 +24,7 @@ pub(crate) fn system(what: &str, error: impl std::fmt::Display) -> Refusal {
     )
 }
 
-/// What the sources of memory say, as an answer to a client.
+/// The refusal for an error of a source of memory.
 pub(crate) fn memory(error: PoolError) -> Refusal {
     let code = match &error {
         PoolError::Unavailable { .. } | PoolError::Cuda { .. } => RefusalCode::DomainUnavailable,

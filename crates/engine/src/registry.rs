@@ -1,8 +1,8 @@
-//! The registry's file: records written state-last, and read back by a successor.
+//! The registry: the file in which the daemon records clients, pools and topics of a zone for its successor.
 //!
-//! The daemon's truth is in its own memory; the registry is what it would tell the next daemon.
-//! It is written and read by `pwrite` and `pread`, not mapped: records change rarely, reading
-//! holes of a sparse file so takes no memory, and no reference to shared bytes is made.
+//! The daemon itself relies on its own memory, and reads the registry only when it takes over a zone. It writes the state of
+//! a record last. It uses `pwrite` and `pread` and maps nothing: records change rarely, reading holes of the sparse file takes
+//! no memory, and no reference to shared bytes exists.
 
 use crate::refuse::{bad, memory, refuse, system};
 use crate::step::step;
@@ -20,13 +20,13 @@ use std::io;
 use std::mem::{offset_of, size_of, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// A structure that is written to a file as it lies in memory.
+/// A structure whose bytes in memory are its bytes in the file.
 ///
 /// # Safety
 /// `repr(C)`, made of integers only (any bytes are a value), and without padding within its
 /// first `BYTES` bytes.
 unsafe trait Record: Copy {
-    /// Bytes that are written: all, or all before the padding at the end.
+    /// How many bytes are written: all but the padding at the end.
     const BYTES: usize;
 }
 
@@ -48,13 +48,13 @@ pub(crate) struct RegistryFile {
     inode: u64,
 }
 
-/// Leaves the file to the daemon's user: others have what descriptors they were given, and cannot
+/// Gives only the daemon's user the right to open a file. Other users keep the descriptors that they were given, and cannot
 /// open a read-only one again for writing.
 pub(crate) fn make_private(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::fs::fchmod(fd, Mode::RUSR | Mode::WUSR)?)
 }
 
-/// The file belongs to the daemon's user: only a process of that user can have made it.
+/// Refuses a file that does not belong to the daemon's user. Only a process of that user can have created one that does.
 pub(crate) fn check_owner(fd: BorrowedFd<'_>) -> Result<(), Refusal> {
     let about =
         rustix::fs::fstat(fd).map_err(|e| system("inspect what a client handed back", e))?;
@@ -123,12 +123,12 @@ impl RegistryFile {
         Ok((registry, header))
     }
 
-    /// By which a successor knows the file again.
+    /// The inode, by which a successor recognises the file.
     pub(crate) fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// A client's descriptor: read-only, with locks of its own.
+    /// Opens a descriptor for a client: read-only, and with locks of its own.
     pub(crate) fn client_fd(&self) -> io::Result<OwnedFd> {
         reopen(self.fd.as_fd(), OFlags::RDONLY)
     }
@@ -142,8 +142,8 @@ impl RegistryFile {
             l_len: 1,
             l_pid: 0,
         };
-        // SAFETY: the descriptor is open as long as `self` has it, and `lock` is a `flock` of ours
-        // that the kernel fills in.
+        // SAFETY: `self.fd` keeps the descriptor open during the call. `lock` is a local `flock`, borrowed mutably, which is what
+        // F_OFD_GETLK reads and fills in.
         let rc = unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) };
         if rc != 0 {
             return Err(io::Error::last_os_error());
@@ -159,7 +159,7 @@ impl RegistryFile {
         )
     }
 
-    /// Notes how far the ranges of the control segment go that are handed out.
+    /// Records the end of the highest range of the control segment that is handed out.
     pub(crate) fn set_control_used(&self, end: u64) -> io::Result<()> {
         self.write(
             offset_of!(RegistryHeader, control_used) as u64,
@@ -246,7 +246,7 @@ impl RegistryFile {
         )
     }
 
-    /// A publisher has become an orphan, or has ended.
+    /// Records that a publisher has become an orphan, or has ended.
     pub(crate) fn set_publisher_state(&self, topic: u32, slot: u32, state: u32) {
         let set = self.set_state(publisher_at(topic, slot), state);
         log_failure(set, "the end of a publisher");
@@ -331,7 +331,7 @@ impl RegistryFile {
         Ok(found)
     }
 
-    /// Writes a record whose state is its first word: the state last.
+    /// Writes a record whose first word is its state. Writes that word last.
     fn publish<T: Record>(&self, at: u64, record: &T) -> io::Result<()> {
         let bytes = bytes_of(record);
         self.write(at + 4, &bytes[4..])?;
@@ -348,12 +348,12 @@ impl RegistryFile {
 
     fn get<T: Record>(&self, at: u64) -> io::Result<T> {
         let mut record = MaybeUninit::<T>::zeroed();
-        // SAFETY: the bytes are `record`'s own and zeroed, so initialised, and nothing else
-        // refers to them while the slice lives.
+        // SAFETY: the `T::BYTES` bytes lie within `record`, a local that was zeroed, so they are initialised. Nothing else refers to
+        // them while the slice lives.
         let bytes =
             unsafe { std::slice::from_raw_parts_mut(record.as_mut_ptr().cast::<u8>(), T::BYTES) };
         self.read(at, bytes)?;
-        // SAFETY: a `Record` is integers, for which any bytes are a value, and all are initialised.
+        // SAFETY: `T` consists of integers, as `Record` requires, so any bytes are a value; all of them were zeroed above.
         Ok(unsafe { record.assume_init() })
     }
 
@@ -376,7 +376,7 @@ impl RegistryFile {
     }
 }
 
-/// What has ended cannot be refused: a failure to record it is for the log.
+/// Logs a failure to record an end, which cannot be refused.
 pub(crate) fn log_failure(recorded: io::Result<()>, what: &str) {
     if let Err(error) = recorded {
         tracing::error!(%error, "recording {what} failed");
@@ -401,7 +401,7 @@ pub(crate) fn write_control_header(fd: BorrowedFd<'_>, header: &ControlHeader) -
     write_at(fd, 0, bytes_of(header))
 }
 
-/// Gives the memory of a range of a memfd back; it reads as zeros afterwards.
+/// Returns the memory of a range of a memfd to the system. The range reads as zeros afterwards.
 pub(crate) fn punch(fd: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     Ok(rustix::io::retry_on_intr(|| {
@@ -420,7 +420,7 @@ fn subscriber_at(topic: u32, slot: u32) -> u64 {
 }
 
 fn bytes_of<T: Record>(record: &T) -> &[u8] {
-    // SAFETY: a `Record` has no padding within its first `BYTES` bytes, so all are initialised;
-    // the slice borrows the record.
+    // SAFETY: `Record` requires that the first `BYTES` bytes have no padding, so all are initialised. The slice borrows `record`,
+    // so it does not outlive it.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(record).cast::<u8>(), T::BYTES) }
 }

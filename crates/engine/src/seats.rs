@@ -13,17 +13,17 @@ use rgaps_sync::atomic::Ordering;
 use rgaps_topic::ring_publishers;
 use std::time::Duration;
 
-/// How long a seat stays empty before it is taken away.
+/// How long a seat stays empty before its subscriber is removed.
 pub(crate) const SEAT_KEPT: Duration = Duration::from_secs(30);
 
-/// Whether a subscriber's seat outlives its process.
+/// Whether a subscriber keeps its seat after its process has ended.
 fn is_seat(subscriber: &Subscriber, clients: &Clients) -> bool {
     let waits = subscriber.demand.reliable && !subscriber.closed;
     waits && clients.is_links(subscriber.client)
 }
 
-/// The process of a subscriber has ended: what it held is freed, and its seat stays. Returns how many blocks that freed;
-/// none: it has no seat that could stay.
+/// Frees the blocks that a subscriber held whose process has ended, and keeps its seat. Returns how many blocks that freed. None:
+/// it has no seat that can stay.
 pub(crate) fn vacate_seat(
     topic: &Topic,
     slot: u32,
@@ -35,7 +35,7 @@ pub(crate) fn vacate_seat(
         .filter(|subscriber| is_seat(subscriber, clients))?;
     let view = control.topic(topic.region);
     view.sleepers().fetch_and(!(1 << slot), Ordering::AcqRel);
-    // Before its bits: no publisher begins to clear one that is the successor's by then.
+    // Before its bits are cleared: otherwise a publisher could clear a bit that the next subscriber in the slot has set.
     if !finish(topic, slot, control) {
         return None;
     }
@@ -46,7 +46,8 @@ pub(crate) fn vacate_seat(
     Some(freed)
 }
 
-/// Seats whose client's process has ended, although perhaps nobody has looked yet.
+/// The subscribers of a topic whose seat is empty. Looks at the registry's locks, since the daemon may not have noticed the end of
+/// the process yet.
 pub(crate) fn empty_seats(
     topic: &Topic,
     clients: &Clients,

@@ -6,16 +6,16 @@ use rgaps_session::{Credentials, Limits, Refusal, RefusalCode, ZoneId, LINKS_CLI
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-/// A session has to say hello within this time.
+/// How long a client may take to send hello.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Sessions over the limits that are kept until they say hello, to be refused.
+/// Most sessions over the limits that are kept until their hello, which is refused.
 const MAX_TURNED_AWAY: usize = 64;
-/// Sessions that are kept for root and the daemon's own user.
+/// How many sessions are kept for root and the daemon's own user.
 const RESERVED_SESSIONS: usize = 64;
-/// But at most one in so many of all sessions.
+/// At most one in so many of all sessions is kept for them.
 const OWNERS_SHARE: usize = 8;
 
-/// Number of a session; never used twice.
+/// The number of a session, from 1 on. No number is used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SessionId(pub u64);
 
@@ -39,16 +39,18 @@ pub(crate) fn is_owner(uid: u32) -> bool {
 pub(crate) struct Session {
     pub(crate) peer: Peer,
     pub(crate) name: String,
+    /// Whether its hello was accepted.
     pub(crate) welcomed: bool,
-    /// Its index in each zone.
+    /// By zone: the client's index there.
     pub(crate) zones: BTreeMap<ZoneId, u32>,
-    /// Pools that it fetched segments of.
+    /// Pools whose segments it has fetched or was sent.
     pub(crate) pools: BTreeSet<(ZoneId, u32)>,
     pub(crate) mps: MpsIdentity,
-    /// Its socket is closed, but its process lives and may still read what it holds.
+    /// Whether its socket is closed while its process lives, and may still read what it holds.
     pub(crate) detached: bool,
-    /// The answer to its hello, if there were too many sessions when it connected.
+    /// The answer to its hello, if too many sessions were open when it connected.
     refused: Option<Refusal>,
+    /// Until when its hello is due.
     deadline: Instant,
 }
 
@@ -76,12 +78,12 @@ impl Session {
         self.peer.credentials.pid.unwrap_or(0)
     }
 
-    /// Why its hello is refused, if there were too many sessions when it connected.
+    /// Refuses if too many sessions were open when it connected.
     pub(crate) fn check_admitted(&self) -> Result<(), Refusal> {
         self.refused.clone().map_or(Ok(()), Err)
     }
 
-    /// Whether it is the links' process. `check_links` let nobody else have that name.
+    /// Whether it is the session of the links' process. `check_links` gives that name to no other client.
     pub(crate) fn is_links(&self) -> bool {
         self.welcomed && self.name == LINKS_CLIENT
     }
@@ -152,20 +154,20 @@ impl Sessions {
         self.all.values().any(Session::is_links)
     }
 
-    /// Sessions that have not said hello in time.
+    /// Sessions whose hello is overdue.
     pub(crate) fn overdue(&self, now: Instant) -> Vec<SessionId> {
         let late = self.iter();
         let late = late.filter(|(_, s)| !s.welcomed && now >= s.deadline);
         late.map(|(id, _)| id).collect()
     }
 
-    /// When the next session has to have said hello.
+    /// When the next hello becomes overdue.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let waiting = self.all.values().filter(|s| !s.welcomed);
         waiting.map(|s| s.deadline).min()
     }
 
-    /// Why a session of this user is one too many, if it is.
+    /// Why one more session of this user is over a limit, if it is.
     fn over_limit(&self, uid: u32) -> Option<Refusal> {
         let limits = &self.limits;
         let (all, of_user) = (self.admitted().count(), self.admitted_of(uid));
@@ -190,8 +192,8 @@ impl Sessions {
         self.admitted().filter(|(_, s)| s.uid() == uid).count()
     }
 
-    /// How many sessions there may be when one of this user is to be added: the last ones are for root and the daemon's
-    /// user, who must be able to look and to stop the daemon.
+    /// The limit of sessions for this user. The last ones are for root and the daemon's user, who must be able to query and to
+    /// stop the daemon.
     fn room_for(&self, uid: u32) -> usize {
         let all = self.limits.connections as usize;
         match is_owner(uid) {
@@ -200,8 +202,8 @@ impl Sessions {
         }
     }
 
-    /// A session that has to end so that this user gets one, if all are taken: the newest one in no zone of the user who
-    /// has the most, if that user has more than the other would have.
+    /// The session to end so that user `uid` gets one, if all are taken: of the user with the most sessions, the newest session
+    /// without a zone. None if that user would then have fewer than `uid`.
     pub(crate) fn makes_room(&self, uid: u32) -> Option<SessionId> {
         if self.admitted().count() < self.room_for(uid) {
             return None;

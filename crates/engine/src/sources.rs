@@ -16,9 +16,9 @@ use std::sync::Arc;
 pub struct Opened {
     /// Makes the segments.
     pub source: Box<dyn SegmentSource>,
-    /// Most bytes of a pool.
+    /// The cap of a pool, in bytes.
     pub cap_bytes: u64,
-    /// The least that a pool grows by.
+    /// Bytes of a new segment, as a rule.
     pub segment_bytes: u64,
 }
 
@@ -31,7 +31,7 @@ pub trait Sources: Send {
 /// Host memory and GPUs, as the configuration wants them.
 pub struct SystemSources {
     pools: Pools,
-    /// Where other hosts' lanes come in.
+    /// The address at which the links listen for lanes of other hosts, if one is configured.
     lanes: Option<IpAddr>,
     /// Loaded when a GPU is first asked for.
     driver: Option<Arc<Driver>>,
@@ -54,10 +54,10 @@ impl SystemSources {
         }
     }
 
-    /// The node of a place, as far as it can be found out.
-    fn numa_node(&mut self, place: NumaChoice) -> Result<u32, String> {
+    /// The number of the NUMA node that the configuration names, or why it is unknown.
+    fn numa_node(&mut self, choice: NumaChoice) -> Result<u32, String> {
         let sys = Path::new(numa::SYS);
-        match place {
+        match choice {
             NumaChoice::Node(node) => Ok(node),
             NumaChoice::Nic => {
                 let address = self.lanes.ok_or("links.listen names no address")?;
@@ -73,19 +73,19 @@ impl SystemSources {
                 let device = devices.into_iter().nth(number as usize);
                 let device = device
                     .ok_or_else(|| format!("there is no GPU {number}; the daemon sees {seen}"))?;
-                let place = driver.pci_bus_id(&device);
-                numa::of_pci(sys, &place.map_err(|error| error.to_string())?)
+                let address = driver.pci_bus_id(&device);
+                numa::of_pci(sys, &address.map_err(|error| error.to_string())?)
             }
         }
     }
 
     fn host(&mut self) -> Opened {
-        let place = self.pools.host.numa_node;
-        let node = place.map(|place| (place, self.numa_node(place)));
+        let choice = self.pools.host.numa_node;
+        let node = choice.map(|choice| (choice, self.numa_node(choice)));
         let (numa_node, unknown) = match node {
             None => (None, None),
             Some((_, Ok(node))) => (Some(node), None),
-            Some((place, Err(why))) => (None, Some((place, why))),
+            Some((choice, Err(why))) => (None, Some((choice, why))),
         };
         let host = &self.pools.host;
         let mut source = HostSource::new(HostConfig {
@@ -103,9 +103,9 @@ impl SystemSources {
             prefault: host.prefault,
             quota_bytes: Some(host.cap_bytes()),
         });
-        if let Some((place, why)) = unknown {
+        if let Some((choice, why)) = unknown {
             source = source.warning(format!(
-                "pool.host.numa_node = \"{place}\" has no effect: {why}; write the number of the node"
+                "pool.host.numa_node = \"{choice}\" has no effect: {why}; write the number of the node"
             ));
         }
         Opened {

@@ -1,4 +1,4 @@
-//! The file that tells a successor what zones there were.
+//! The state file, which lists the zones of a daemon for its successor.
 
 use crate::step::step;
 use rgaps_session::ZoneId;
@@ -13,16 +13,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Version of the file; another is not read.
+/// Version of the file. Files of another version are not read.
 const VERSION: u32 = 1;
-/// Longest file that is read.
+/// Most bytes of a file that are read.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// The state file is not what it should be.
+/// A failure to write the state file.
 pub(crate) struct Unwritten {
-    /// For people.
+    /// The warning in `status`.
     pub(crate) warning: String,
-    /// When to try again.
+    /// When to write the file again.
     pub(crate) again: Instant,
 }
 
@@ -32,8 +32,7 @@ pub(crate) struct SavedZone {
     pub(crate) id: ZoneId,
     pub(crate) class: String,
     pub(crate) registry_inode: u64,
-    /// Its clients' processes as the daemon saw them, also of some that have ended; 0 for one that
-    /// it could not see.
+    /// Process numbers of its clients as that daemon saw them, some of which may have ended; 0 for one that it could not see.
     pub(crate) pids: Vec<u32>,
     /// Whether these numbers mean the same processes to this daemon.
     pub(crate) are_local_pids: bool,
@@ -42,19 +41,19 @@ pub(crate) struct SavedZone {
 }
 
 impl SavedZone {
-    /// Those of its processes that are seen from here to live.
+    /// The processes of its clients that this daemon can see live.
     pub(crate) fn living(&self) -> BTreeSet<u32> {
         let seen = self.pids.iter().copied().filter(|pid| *pid != 0);
         let seen = seen.filter(|pid| self.are_local_pids && may_live(*pid));
         seen.collect()
     }
 
-    /// False only if all its processes have ended.
+    /// Whether a client may still hand it back. False only if all their processes have ended.
     pub(crate) fn may_return(&self) -> bool {
         !self.are_local_pids || self.pids.iter().any(|pid| may_live(*pid))
     }
 
-    /// With the numbers of processes that mean something here: 0 for the others.
+    /// A copy for this daemon's own state file, with 0 for process numbers that mean nothing to it.
     pub(crate) fn as_seen_here(&self) -> SavedZone {
         let mut seen = self.clone();
         if !self.are_local_pids {
@@ -67,9 +66,9 @@ impl SavedZone {
 #[derive(Serialize, Deserialize)]
 struct Document {
     version: u32,
-    /// Inode of the daemon's PID namespace, in which `pids` mean something.
+    /// Inode of the daemon's PID namespace, to which `pids` belong; 0 if unknown.
     pid_namespace: u64,
-    /// Memory does not outlive it; empty where it is not known.
+    /// The kernel's boot id, since no zone outlives a restart of the machine; empty if unknown.
     #[serde(default)]
     boot: String,
     #[serde(default)]
@@ -82,7 +81,7 @@ struct Entry {
     class: String,
     registry_inode: u64,
     pids: Vec<u32>,
-    /// In hexadecimal: TOML has no numbers of 64 bits without a sign.
+    /// Incarnations in hexadecimal, since integers in TOML are signed, and the numbers of messages.
     #[serde(default)]
     departed: Vec<(String, u64)>,
 }
@@ -94,7 +93,7 @@ pub fn state_path(socket: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Writes the file anew, whole or not at all.
+/// Replaces the file, whole or not at all.
 pub(crate) fn write(path: &Path, zones: &[SavedZone]) -> io::Result<()> {
     let entries = zones.iter().map(|zone| Entry {
         id: format!("{:032x}", zone.id),
@@ -117,7 +116,7 @@ pub(crate) fn write(path: &Path, zones: &[SavedZone]) -> io::Result<()> {
     let mut making = path.as_os_str().to_owned();
     making.push(".new");
     let making = PathBuf::from(making);
-    // Left by a daemon that died here; ours alone by the daemon's lock.
+    // A daemon that died here may have left it. The daemon's lock keeps other daemons away.
     let _ = std::fs::remove_file(&making);
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(&making, flags, Mode::RUSR | Mode::WUSR)?;
@@ -126,8 +125,8 @@ pub(crate) fn write(path: &Path, zones: &[SavedZone]) -> io::Result<()> {
     std::fs::rename(&making, path)
 }
 
-/// What a predecessor wrote, without the zones whose clients have all ended. Empty if there is no
-/// file, or none that can be trusted.
+/// Reads the zones that a predecessor wrote, without those whose clients have all ended. Empty if there is no file, or none that
+/// can be trusted.
 pub(crate) fn read(path: &Path) -> Vec<SavedZone> {
     match try_read(path) {
         Ok(zones) => zones,
@@ -158,7 +157,7 @@ fn try_read(path: &Path) -> io::Result<Vec<SavedZone>> {
     if !document.boot.is_empty() && document.boot != boot() {
         return Ok(Vec::new());
     }
-    // In another namespace, another process may have the number, or none though it lives.
+    // In another PID namespace a number may name another process, or none although the client lives.
     let same = document.pid_namespace != 0 && document.pid_namespace == pid_namespace();
     let zones = document.zone.into_iter().map(|entry| {
         let id = u128::from_str_radix(&entry.id, 16).map_err(io::Error::other)?;
@@ -180,24 +179,24 @@ fn try_read(path: &Path) -> io::Result<Vec<SavedZone>> {
     Ok(zones)
 }
 
-/// A number of the machine's last start; empty where it cannot be told.
+/// The kernel's boot id; empty if unknown.
 fn boot() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     id.map_or(String::new(), |id| id.trim().to_owned())
 }
 
-/// 0 where it cannot be told.
+/// The inode of this process's PID namespace; 0 if unknown.
 fn pid_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |about| about.ino())
 }
 
-/// False only if there is no such process any more.
+/// Whether a process may live. False only if there is none of that number.
 pub(crate) fn may_live(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_none_or(|pid| test_kill_process(pid) != Err(Errno::SRCH))
 }
 
-/// Removes the file: nothing is left to hand back.
+/// Removes the file.
 pub(crate) fn remove(path: &Path) {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -225,9 +224,9 @@ mod tests {
             are_local_pids: true,
             departed: vec![(u64::MAX, 3), (7, 0)],
         };
-        let ours = std::process::id();
+        let own = std::process::id();
         let zones = [
-            zone(u128::MAX - 5, "default", &[ours, 0]),
+            zone(u128::MAX - 5, "default", &[own, 0]),
             zone(3, "größe \"x\"", &[0]),
         ];
         write(&path, &zones).unwrap();
@@ -247,7 +246,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        let gone = child.id();
+        let ended = child.id();
         child.wait().unwrap();
         let zone = |id, pids: &[u32]| SavedZone {
             id,
@@ -257,13 +256,13 @@ mod tests {
             are_local_pids: true,
             departed: Vec::new(),
         };
-        let living = zone(2, &[gone, std::process::id()]);
-        write(&path, &[zone(1, &[gone]), living.clone(), zone(3, &[])]).unwrap();
+        let living = zone(2, &[ended, std::process::id()]);
+        write(&path, &[zone(1, &[ended]), living.clone(), zone(3, &[])]).unwrap();
         assert_eq!(read(&path), std::slice::from_ref(&living));
-        let elsewhere = std::fs::read_to_string(&path)
+        let foreign = std::fs::read_to_string(&path)
             .unwrap()
             .replace("pid_namespace = ", "pid_namespace = 1");
-        std::fs::write(&path, elsewhere).unwrap();
+        std::fs::write(&path, foreign).unwrap();
         assert_eq!(
             read(&path).len(),
             3,

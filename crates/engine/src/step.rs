@@ -1,4 +1,4 @@
-//! Points between two steps of the daemon's commits, where the crash test kills it.
+//! Named points between two steps of the daemon's commits, at which the crash test kills it.
 
 /// Names a point. Costs nothing unless the crate is built with the feature `crash-steps`.
 macro_rules! step {

@@ -1,4 +1,5 @@
-//! The ends of timelines: whoever waits for a point goes on, and messages that wait for one say what has become of them.
+//! Ends tenures of timelines. A tenure is the time in which one client owns a timeline. At its end, whoever waits for a point of it
+//! goes on, and messages that wait for such a point record whether it was reached.
 
 use crate::control::Control;
 use crate::refuse::{bad, refuse};
@@ -20,20 +21,20 @@ impl Control {
             return;
         };
         let value = timeline.value().load(Ordering::Acquire);
-        // A tenure in which no point was reached needs no record, and the one before keeps its own:
-        // so this may be done again.
+        // A tenure in which no point was reached leaves the record of the tenure before it. So this function can be repeated after a
+        // crash.
         if value as u32 != 0 {
             timeline.reached().store(value, Ordering::Release);
             step!("timeline.reached");
         }
-        // Release: who sees the new tenure sees how far the last one came (SYNC: tenure).
+        // Release: whoever sees the new tenure sees the last point of the old one (SYNC: tenure).
         let tenure = (value >> 32).wrapping_add(1);
         timeline.value().store(tenure << 32, Ordering::Release);
         step!("timeline.ended");
     }
 
-    /// Writes down what has become of the points of an orphan's messages, as far as that is known.
-    /// True: of some it has become known.
+    /// Records for each of an orphan's messages whether its point was reached, as far as that is known. True: more is known than
+    /// before.
     pub(crate) fn settle(&self, publisher: &mut Publisher) -> bool {
         let region = self.ring(publisher);
         let PublisherOwner::Orphan(orphan) = &mut publisher.owner else {
@@ -47,7 +48,7 @@ impl Control {
         orphan.pending != before
     }
 
-    /// The same for the messages of a publisher that is still there.
+    /// The same as `settle`, for the messages of a publisher that has not left.
     pub(crate) fn settle_active(&self, topic: &Topic, publisher: &Publisher) {
         let region = self.ring(publisher);
         let range = ring_range(&self.publisher(topic, publisher.slot), &region);
@@ -56,7 +57,7 @@ impl Control {
         });
     }
 
-    /// A timeline for a stream of the client's.
+    /// Gives the client a timeline for one of its streams.
     pub(crate) fn take_timeline(&mut self, client: u32) -> Result<u32, Refusal> {
         let timelines = &mut self.timelines;
         if timelines.unclaimed {
@@ -118,8 +119,8 @@ impl Control {
         self.end_timelines(client, &ended, topics);
     }
 
-    /// Before anyone else gets them, the messages that wait for their points say what has become of
-    /// them: the last tenure but one is forgotten.
+    /// Ends timelines of a client, then records in its messages and in those of orphans whether their points were reached. That
+    /// comes before anybody gets the timelines again, since a timeline remembers only its last tenure.
     fn end_timelines(&mut self, client: u32, ended: &[u32], topics: &mut Topics) {
         if ended.is_empty() {
             return;
@@ -141,9 +142,8 @@ impl Control {
         }
     }
 
-    /// Ends the timelines that a client's messages wait for. For one that died before it could tell
-    /// the daemon which it has: nobody else's are on its messages, and nobody who has come back has
-    /// them.
+    /// Ends the timelines that a client's messages wait for and that no client has handed back. Call for a client that died before
+    /// it could hand back its timelines: its messages name only its own.
     pub(crate) fn end_timelines_named_by(&self, client: u32, topics: &Topics) {
         if !self.timelines.unclaimed {
             return;
@@ -165,7 +165,7 @@ impl Control {
         }
     }
 
-    /// Timelines that a client hands back.
+    /// Reserves the timelines that a client hands back for it.
     pub(crate) fn reserve_timelines(&mut self, client: u32, handed: &[u32]) {
         for index in handed {
             if !self.timelines.reserve(*index, client) {
@@ -178,8 +178,7 @@ impl Control {
         }
     }
 
-    /// Once all clients of a predecessor are back or dead, ends the timelines that none of them has claimed: nobody owns them, whatever
-    /// was queued on them.
+    /// Once all clients of a predecessor are back or dead, ends the timelines that none of them has claimed.
     pub(crate) fn end_unclaimed_timelines(&mut self, topics: &mut Topics) {
         if !std::mem::take(&mut self.timelines.unclaimed) {
             return;

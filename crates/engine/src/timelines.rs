@@ -1,4 +1,4 @@
-//! Which timelines of a zone are taken, and by whom.
+//! The timelines of a zone, and the client that has each.
 
 use rgaps_layout::MAX_TIMELINES;
 use std::collections::{BTreeMap, VecDeque};
@@ -11,11 +11,10 @@ pub(crate) const MAX_CLIENT_TIMELINES: usize = 256;
 pub(crate) struct Timelines {
     /// By timeline: the client that has it.
     owners: BTreeMap<u32, u32>,
-    /// Those that nobody has. The one that has been free for longest is handed out first: a sample
-    /// may be held for long whose point only `reached` can tell of, and that is written anew when
-    /// the next owner has left.
+    /// The free timelines. The one that has been free for longest is handed out first: a subscriber may hold a sample whose point
+    /// only the word `reached` tells of, which the end of the next tenure overwrites.
     free: VecDeque<u32>,
-    /// Clients of a predecessor's may have some that they have not named yet.
+    /// Whether clients of a predecessor may have timelines that they have not handed back yet.
     pub(crate) unclaimed: bool,
 }
 
@@ -34,7 +33,7 @@ impl Timelines {
         Some(timeline)
     }
 
-    /// Takes a certain timeline. False where there is none such or somebody has it.
+    /// Takes a certain timeline for `client`. False: the number is invalid or taken.
     pub(crate) fn reserve(&mut self, timeline: u32, client: u32) -> bool {
         let Some(at) = self.free.iter().position(|free| *free == timeline) else {
             return false;
@@ -44,22 +43,22 @@ impl Timelines {
         true
     }
 
-    /// Who has it.
+    /// The client that has a timeline.
     pub(crate) fn owner(&self, timeline: u32) -> Option<u32> {
         self.owners.get(&timeline).copied()
     }
 
-    /// Whether somebody may advance it yet.
+    /// Whether a client may still advance a timeline.
     pub(crate) fn may_advance(&self, timeline: u32) -> bool {
         self.unclaimed || self.owners.contains_key(&timeline)
     }
 
-    /// Those that nobody has.
+    /// The free timelines.
     pub(crate) fn free(&self) -> impl Iterator<Item = u32> + '_ {
         self.free.iter().copied()
     }
 
-    /// Those that `client` has.
+    /// The timelines of `client`.
     pub(crate) fn of(&self, client: u32) -> Vec<u32> {
         let of_client = self.owners.iter().filter(|(_, owner)| **owner == client);
         of_client.map(|(timeline, _)| *timeline).collect()

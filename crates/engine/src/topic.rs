@@ -1,4 +1,4 @@
-//! A topic as the daemon knows it: its publishers and subscribers. The words in the control segment follow from it.
+//! A topic as the daemon knows it: its publishers and subscribers. The daemon derives the words in the control segment from it.
 
 use rgaps_layout::{
     PublisherRecord, PublisherRegion, SubscriberRecord, TopicRecord, TopicRegion, CONTROL_PAGE,
@@ -16,45 +16,46 @@ use std::time::Instant;
 /// Bytes of a topic's range in the control segment.
 pub(crate) const TOPIC_BYTES: u64 =
     (size_of::<TopicRegion>() as u64).next_multiple_of(CONTROL_PAGE);
-/// The type of a topic in listings whose members name different ones.
+/// The type in listings of a topic whose members name different types.
 const SEVERAL_TYPES: &str = "several";
-/// `TopicRecord::pool` while no one has named a domain.
+/// `TopicRecord::pool` while the topic has no publisher yet.
 pub(crate) const NO_POOL: u32 = u32::MAX;
 
 const RELIABLE: u32 = 1;
 const TRANSIENT_LOCAL: u32 = 2;
 const KEEP_ALL: u32 = 4;
-/// Of a subscriber.
+/// Only in a subscriber's flags.
 const OBSERVER: u32 = 8;
-/// Of a publisher.
+/// Only in a publisher's flags.
 const FORGOTTEN: u32 = 8;
-/// Where `qos_flags` has the number of the path that is required.
+/// The bits of `qos_flags` from here on have the number of the required path.
 const REQUIRE_SHIFT: u32 = 4;
 const REQUIRE_MASK: u32 = 7;
-/// Of a publisher. Also when its client is forgotten: messages of another host must not go out again.
+/// Only in a publisher's flags: it belongs to the links. It stays set after its client has ended, so that messages of another host
+/// are not sent out again.
 const OF_LINKS: u32 = 128;
-/// Bits of `qos_flags` below the number in it: a publisher's loans, a subscriber's depth.
+/// The bits of `qos_flags` from here on have a number: a publisher's loans, a subscriber's depth.
 const NUMBER_SHIFT: u32 = 8;
 
-/// Whose a publisher is.
+/// The owner of a publisher.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PublisherOwner {
-    /// A client's, by its index in the zone.
+    /// A client, by its index in the zone.
     Client(u32),
-    /// The daemon's: its publisher left or died.
+    /// The daemon, since the publisher left or died.
     Orphan(Orphan),
 }
 
-/// What the daemon knows of an orphan, beyond anyone's reach.
+/// What the daemon knows of an orphan, in its own memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Orphan {
     /// Lower numbers became orphans earlier.
     pub(crate) order: u64,
-    /// Oldest message that its ring holds.
+    /// The number of the oldest message in its ring.
     pub(crate) tail: u64,
-    /// One past the newest.
+    /// One past the number of the newest.
     pub(crate) head: u64,
-    /// Messages whose points a living process has still to reach.
+    /// How many of its messages wait for points that a living process has still to reach.
     pub(crate) pending: u64,
 }
 
@@ -63,26 +64,26 @@ pub(crate) struct Orphan {
 pub(crate) struct Publisher {
     pub(crate) slot: u32,
     pub(crate) owner: PublisherOwner,
-    /// Of an orphan too, for listings.
+    /// Kept for listings after the publisher has become an orphan.
     pub(crate) client_name: String,
     pub(crate) client_pid: u32,
-    /// Of the links: it publishes what publishers on other hosts do.
+    /// Whether the links made it: it represents a publisher on another host.
     pub(crate) of_links: bool,
     pub(crate) incarnation: u64,
     pub(crate) offer: Offer,
-    /// Of its messages; empty: any.
+    /// The type of its messages. Empty: any.
     pub(crate) type_name: String,
-    /// Of an orphan: late joiners get nothing of its history any more.
+    /// Whether somebody had its history dropped after it left: late joiners get nothing of it.
     pub(crate) forgotten: bool,
     pub(crate) ring: Ring,
-    /// 0 once it is an orphan.
+    /// 0 for an orphan.
     pub(crate) doorbell: u32,
     pub(crate) pool: u32,
-    /// The slowest path that will do.
+    /// The slowest path that it accepts. None: any.
     pub(crate) require: Option<PathKind>,
-    /// Of one of the links': how its messages reach this host, as the links report.
+    /// For a publisher of the links: how its messages reach this host, as the links report.
     pub(crate) remote_path: Option<ArrivalPath>,
-    /// The device topic that it publishes the messages of, as it says.
+    /// The device topic whose messages it publishes, as its client reports.
     pub(crate) device: Option<Arc<Device>>,
 }
 
@@ -94,7 +95,7 @@ impl Publisher {
         }
     }
 
-    /// What it left, if it is an orphan.
+    /// Its state as an orphan, if it is one.
     pub(crate) fn orphan(&self) -> Option<Orphan> {
         match self.owner {
             PublisherOwner::Client(_) => None,
@@ -106,7 +107,7 @@ impl Publisher {
         self.orphan().is_some()
     }
 
-    /// Whether it is an orphan of whose messages some wait for a living process.
+    /// Whether it is an orphan with messages that wait for points of a living process.
     pub(crate) fn has_pending_points(&self) -> bool {
         self.orphan().is_some_and(|orphan| orphan.pending > 0)
     }
@@ -117,7 +118,7 @@ impl Publisher {
         Some(orphan.head.saturating_sub(orphan.tail)).filter(|kept| *kept > 0)
     }
 
-    /// Who it is, in words.
+    /// Its client and state, for messages to people.
     pub(crate) fn describe(&self) -> String {
         let ended = match self.is_orphan() {
             true => ", which has ended and left its history",
@@ -136,7 +137,7 @@ impl Publisher {
         self.client() == Some(client)
     }
 
-    /// The client that it is of; none of an orphan.
+    /// Its client. None for an orphan.
     pub(crate) fn client(&self) -> Option<u32> {
         match self.owner {
             PublisherOwner::Client(client) => Some(client),
@@ -186,7 +187,7 @@ impl Publisher {
         record.qos_flags & OF_LINKS != 0
     }
 
-    /// The promise that a record stands for.
+    /// The offer in a record.
     pub(crate) fn offer_of(record: &PublisherRecord) -> Offer {
         let history = match record.qos_flags & KEEP_ALL {
             0 => History::KeepLast(record.depth),
@@ -208,9 +209,9 @@ impl Publisher {
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) row: DeviceRow,
-    /// Of control, ring and words.
+    /// Descriptors of control, ring and words, in this order.
     pub(crate) fds: [OwnedFd; 3],
-    /// The seats that the publisher waits for: the message that each wants, and since when.
+    /// By seat that the publisher waits for: the message that it wants next, and since when.
     pub(crate) stalled: BTreeMap<u32, (u64, Instant)>,
 }
 
@@ -221,23 +222,23 @@ pub(crate) struct Subscriber {
     pub(crate) client: u32,
     pub(crate) incarnation: u64,
     pub(crate) demand: Demand,
-    /// It takes every publisher of its type, whatever that offers.
+    /// Whether it reads every publisher of its type, whatever that offers.
     pub(crate) observer: bool,
     /// The type that it expects; empty: any.
     pub(crate) type_name: String,
-    /// It takes no more messages, and keeps what it holds: it was closed while samples are in use, or its process
-    /// has ended and work of its may still run on a GPU.
+    /// Whether it takes no more messages and only keeps what it holds: it was closed while samples are in use, or its process
+    /// has ended and its GPU work may go on.
     pub(crate) closed: bool,
     pub(crate) doorbell: u32,
-    /// Where it reads; none: where the messages are.
+    /// The pool in which it reads. None: the topic's.
     pub(crate) pool: Option<u32>,
-    /// How its messages reach it, as it says.
+    /// How its messages reach it, as its client reports.
     pub(crate) path: Option<String>,
-    /// The device topic that it forwards messages to, as it says.
+    /// The device topic to which it forwards messages, as its client reports.
     pub(crate) device: Option<Arc<Device>>,
-    /// Of one of the links': whom it stands for.
+    /// For a subscriber of the links: the hosts that it stands for.
     pub(crate) remote: Vec<RemoteRow>,
-    /// The slowest path that will do.
+    /// The slowest path that it accepts. None: any.
     pub(crate) require: Option<PathKind>,
 }
 
@@ -262,7 +263,7 @@ impl Subscriber {
         record.qos_flags & OBSERVER != 0
     }
 
-    /// The demand that a record stands for.
+    /// The demand in a record.
     pub(crate) fn demand_of(record: &SubscriberRecord) -> Demand {
         Demand {
             reliable: record.qos_flags & RELIABLE != 0,
@@ -277,7 +278,7 @@ fn slot_bits(slots: impl Iterator<Item = u32>) -> u64 {
     slots.fold(0, |bits, slot| bits | 1 << slot)
 }
 
-/// The only name among some that are not empty.
+/// The only name among the non-empty ones; [`SEVERAL_TYPES`] if they differ; empty if there are none.
 fn one_of<'a>(names: impl Iterator<Item = &'a str>) -> &'a str {
     let mut named = names.filter(|name| !name.is_empty());
     let first = named.next().unwrap_or_default();
@@ -291,7 +292,7 @@ fn require_bits(require: Option<PathKind>) -> u32 {
     require.map_or(0, PathKind::number) << REQUIRE_SHIFT
 }
 
-/// What a member requires, as its record says.
+/// The path that a member requires, from the flags of its record.
 pub(crate) fn require_of(qos_flags: u32) -> Option<PathKind> {
     PathKind::of_number(qos_flags >> REQUIRE_SHIFT & REQUIRE_MASK)
 }
@@ -315,9 +316,9 @@ pub(crate) struct Topic {
     pub(crate) subscribers: Vec<Subscriber>,
     /// Per publisher slot, below which sequence numbers must not go again.
     pub(crate) starts: [u64; MAX_PUBLISHERS],
-    /// Publisher slots whose sequence numbers were scribbled over: out of use while the topic lives.
+    /// A mask of publisher slots whose `head` a process overwrote with an invalid number. They stay unused while the topic exists.
     pub(crate) spoiled: u32,
-    /// What members did that have left.
+    /// What former members did.
     pub(crate) past: Counts,
 }
 
@@ -452,8 +453,7 @@ impl Topic {
         pools.filter(|pool| self.pool != Some(*pool)).collect()
     }
 
-    /// Publishers neither wait for the subscriber of `slot` nor copy for it from now on. Its bits in the topic are
-    /// the caller's to write.
+    /// Closes the subscriber of `slot`, so that publishers neither wait for it nor copy for it. The caller writes the topic's bits.
     pub(crate) fn close_subscriber(&mut self, slot: u32) {
         if let Some(subscriber) = self.subscriber_mut(slot) {
             subscriber.closed = true;
@@ -463,31 +463,31 @@ impl Topic {
         }
     }
 
-    /// A publisher slot that nobody is in.
+    /// The lowest publisher slot that is free and not spoiled.
     pub(crate) fn free_publisher_slot(&self) -> Option<u32> {
         let taken = self.publisher_bits() | u64::from(self.spoiled);
         (0..MAX_PUBLISHERS as u32).find(|slot| taken >> slot & 1 == 0)
     }
 
-    /// A subscriber slot that nobody is in: no holder word carries its bit, and nobody is about to
-    /// clear it. `deferring`: slots whose deferred releases are not finished.
+    /// The lowest free subscriber slot: no holder word has its bit, and no publisher is about to clear it. `deferring`: a mask of
+    /// slots whose deferred releases are not finished.
     pub(crate) fn free_subscriber_slot(&self, deferring: u64) -> Option<u32> {
         let taken = self.subscriber_bits() | deferring;
         (0..MAX_SUBSCRIBERS as u32).find(|slot| taken >> slot & 1 == 0)
     }
 
-    /// The number in the granule table for what publisher slot `slot` leases.
+    /// The owner that the granule table has for leases of publisher slot `slot`.
     pub(crate) fn granule_owner(&self, slot: u32) -> u32 {
         1 + self.index * MAX_PUBLISHERS as u32 + slot
     }
 
-    /// Whether a publisher of this slot and incarnation is there and no orphan.
+    /// Whether the slot has a publisher of this incarnation that is no orphan.
     pub(crate) fn publishes(&self, slot: u32, incarnation: u64) -> bool {
         let publisher = self.publisher(slot);
         publisher.is_some_and(|p| p.incarnation == incarnation && !p.is_orphan())
     }
 
-    /// Whether nothing is left of it: no members and no history of those that left.
+    /// Whether it has neither members nor orphans.
     pub(crate) fn is_deserted(&self) -> bool {
         self.publishers.is_empty() && self.subscribers.is_empty()
     }

@@ -38,7 +38,7 @@ impl Topics {
         self.indices.get(name).copied()
     }
 
-    /// Creates a topic of this name, which there is none of yet. There may be `most`.
+    /// Creates a topic. The caller knows that there is none of this name. `most`: the limit of topics.
     pub(crate) fn create(
         &mut self,
         name: &str,
@@ -64,7 +64,7 @@ impl Topics {
         Ok(index)
     }
 
-    /// Takes out a topic that nothing is left of.
+    /// Removes a topic that has neither members nor orphans, and returns it.
     pub(crate) fn remove_deserted(&mut self, index: u32, registry: &RegistryFile) -> Option<Topic> {
         self.get(index).filter(|topic| topic.is_deserted())?;
         let topic = self.all.remove(&index)?;
@@ -75,7 +75,7 @@ impl Topics {
         Some(topic)
     }
 
-    /// The publishers of a client, and their topics.
+    /// The publishers of a client, each with its topic.
     pub(crate) fn publishers_of(&self, client: u32) -> impl Iterator<Item = (&Topic, &Publisher)> {
         self.iter().flat_map(move |topic| {
             let publishers = topic.publishers.iter().filter(move |p| p.is_of(client));
@@ -95,7 +95,7 @@ impl Topics {
         members
     }
 
-    /// Publishers and subscribers of each client.
+    /// By client: how many publishers and subscribers it has.
     pub(crate) fn member_counts(&self) -> HashMap<u32, (u32, u32)> {
         let mut counts: HashMap<u32, (u32, u32)> = HashMap::new();
         for topic in self.iter() {
@@ -109,7 +109,7 @@ impl Topics {
         counts
     }
 
-    /// Checks that `member` is what it claims to be, and `client`'s. Returns its topic.
+    /// Refuses unless `member` exists and belongs to `client`. Returns its topic.
     pub(crate) fn check_member(&self, member: &Member, client: u32) -> Result<&Topic, Refusal> {
         let topic = self.get(member.topic).filter(|topic| {
             let incarnation = match member.side {
@@ -133,13 +133,13 @@ impl Topics {
         })
     }
 
-    /// The publisher that `member` is, if it is one and `client`'s.
+    /// The publisher `member` of `client` and its topic, or a refusal.
     pub(crate) fn publisher_of(
         &self,
         member: &Member,
         client: u32,
     ) -> Result<(&Topic, &Publisher), Refusal> {
-        // Before the slot is looked at: a subscriber's number may be some publisher's too.
+        // First: a subscriber's slot number may be that of a publisher, too.
         if member.side != Side::Publisher {
             return Err(bad("only publishers lease memory; this is a subscriber"));
         }
@@ -158,7 +158,7 @@ impl Topics {
         })
     }
 
-    /// Notes how a subscriber's messages reach it, as it says.
+    /// Notes how a subscriber's messages reach it, as its client reports.
     pub(crate) fn set_path(
         &mut self,
         member: &Member,

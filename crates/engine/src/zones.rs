@@ -12,13 +12,13 @@ pub(crate) struct Zones {
 }
 
 impl Zones {
-    /// Adds a zone. The one that its class had before goes.
+    /// Adds a zone, and drops the former one of its access class.
     pub(crate) fn add(&mut self, zone: Zone) {
-        let former = self.of_class.insert(zone.class.clone(), zone.id);
-        if let Some(former) = former {
-            self.all.remove(&former);
+        let replaced = self.of_class.insert(zone.class().to_owned(), zone.id());
+        if let Some(replaced) = replaced {
+            self.all.remove(&replaced);
         }
-        self.all.insert(zone.id, zone);
+        self.all.insert(zone.id(), zone);
     }
 
     pub(crate) fn get(&self, zone: ZoneId) -> Option<&Zone> {
@@ -50,15 +50,15 @@ impl Zones {
         self.all.len()
     }
 
-    /// Whether any zone has a client, here or of a predecessor's.
+    /// Whether any zone has a client, also one of a predecessor that has not returned.
     pub(crate) fn have_clients(&self) -> bool {
-        self.iter().any(|zone| !zone.clients.is_empty())
+        self.iter().any(|zone| !zone.clients().is_empty())
     }
 
-    /// Descriptors of memory that the zones keep: segments, registries and control segments.
+    /// How many descriptors of memory the zones keep: segments, registries and control segments.
     pub(crate) fn segment_count(&self) -> usize {
         let of_pools = |zone: &Zone| -> usize {
-            let pools = zone.memory.iter();
+            let pools = zone.memory().iter();
             pools.map(|pool| pool.segment_count() as usize).sum()
         };
         self.iter().map(|zone| 2 + of_pools(zone)).sum()

@@ -1,4 +1,4 @@
-//! Holds that are let go of behind GPU work, when one of those who could clear them is gone.
+//! Deferred releases, when the publisher or the subscriber that could finish them leaves or dies.
 
 mod support;
 
@@ -19,8 +19,8 @@ use support::*;
 
 const LATER: Duration = Duration::from_secs(3);
 
-/// A publisher `a` whose first message is out of its ring and held by `b` alone, who lets go of it
-/// behind work of its own; and `c`, who looks on.
+/// A publisher `a` whose first message has left its ring and is held by subscriber `b` alone. `b` has deferred its release behind GPU
+/// work. Subscriber `c` only watches.
 struct Scene {
     world: World,
     a: Option<Sim>,
@@ -116,11 +116,11 @@ impl Scene {
         view.state().store(state & !3 | kind, Ordering::Release);
     }
 
-    fn is_letting(&self) -> bool {
+    fn is_deferring(&self) -> bool {
         self.topic().deferring().load(Ordering::Acquire) >> self.slot() & 1 != 0
     }
 
-    /// Clears the bit, as one who has claimed the entry does.
+    /// Clears the subscriber's bit, as whoever has claimed the entry does.
     fn clear(&self) {
         let ring = self.seats[0].ring;
         let geometry = PublisherRegion {
@@ -177,7 +177,7 @@ impl Scene {
         self.world.pass(LATER);
     }
 
-    /// The slot that the next subscriber gets; it leaves again.
+    /// The slot that a new subscriber gets. It leaves at once.
     fn next_slot(&mut self) -> u32 {
         let seat = self.world.join(&mut self.c, "t", best_effort());
         let slot = seat.member.slot;
@@ -186,14 +186,15 @@ impl Scene {
     }
 }
 
-/// Every state of an entry, left by those who got to it or not.
+/// All cases: the state of the entry, whether the bit is cleared already, whether the member dies or leaves, and whether the daemon
+/// restarts.
 fn cases() -> impl Iterator<Item = (u64, bool, bool, bool)> {
     let kinds = [(FREE, true), (PENDING, false)];
     let claimed = [BY_SUBSCRIBER, BY_PUBLISHER].map(|kind| [(kind, false), (kind, true)]);
     let kinds = kinds.into_iter().chain(claimed.into_iter().flatten());
     kinds.flat_map(|(kind, cleared)| {
-        let ways = [(false, false), (false, true), (true, false), (true, true)];
-        ways.map(|(dies, restarts)| (kind, cleared, dies, restarts))
+        let endings = [(false, false), (false, true), (true, false), (true, true)];
+        endings.map(|(dies, restarts)| (kind, cleared, dies, restarts))
     })
 }
 
@@ -216,11 +217,19 @@ fn a_subscriber_ends_before_its_holds_are_cleared() {
                 mask: 0,
             };
             assert_eq!(scene.word(), ended, "{case}");
-            let held_up = kind == BY_PUBLISHER;
-            assert_eq!(scene.kind(), if held_up { kind } else { FREE }, "{case}");
-            assert_eq!(scene.is_letting(), held_up, "{case}");
-            assert_eq!(scene.next_slot() == scene.slot(), !held_up, "{case}");
-            if !held_up {
+            let waits_for_publisher = kind == BY_PUBLISHER;
+            assert_eq!(
+                scene.kind(),
+                if waits_for_publisher { kind } else { FREE },
+                "{case}"
+            );
+            assert_eq!(scene.is_deferring(), waits_for_publisher, "{case}");
+            assert_eq!(
+                scene.next_slot() == scene.slot(),
+                !waits_for_publisher,
+                "{case}"
+            );
+            if !waits_for_publisher {
                 continue;
             }
             scene.world.pass(LATER);
@@ -232,7 +241,7 @@ fn a_subscriber_ends_before_its_holds_are_cleared() {
                 scene.set_kind(FREE);
                 scene.world.pass(LATER);
             }
-            assert!(!scene.is_letting(), "{case}");
+            assert!(!scene.is_deferring(), "{case}");
             assert_eq!(scene.next_slot(), scene.slot(), "{case}");
         }
     }
@@ -277,13 +286,13 @@ fn a_publisher_ends_before_the_holds_on_its_blocks_are_cleared() {
         scene.world.pass(LATER);
         assert_eq!(leased(&mut scene), 1, "{case}");
         assert_eq!(scene.word().mask, 0, "{case}");
-        assert!(!scene.is_letting(), "{case}");
+        assert!(!scene.is_deferring(), "{case}");
     }
 }
 
 #[test]
 fn a_dead_subscribers_work_waits_for_nobody() {
-    // Both are there, the point passes by the subscriber's death: its timeline's tenure.
+    // The subscriber dies: the end of its timeline's tenure counts as reaching the point.
     let mut scene = Scene::new();
     let mut freed = Vec::new();
     scene
@@ -298,7 +307,7 @@ fn a_dead_subscribers_work_waits_for_nobody() {
         .writer
         .collect_returned(&mut |block| freed.push(block));
     assert_eq!(freed, [0], "once");
-    // A context that is lost is the same to the publisher.
+    // A lost GPU context has the same effect on the publisher.
     let mut scene = Scene::new();
     let lost = rgaps_session::Request::GpuLost { zone: scene.zone };
     scene.world.ask(scene.b.as_ref().unwrap(), lost).unwrap();
@@ -315,7 +324,7 @@ fn a_list_is_emptied_to_its_end() {
     let mut scene = Scene::new();
     let topic = scene.topic();
     let entry = |entry| topic.deferred_releases(scene.seats[1].member.slot as usize, entry);
-    // Of a publisher that there is not, and of one that has still to finish.
+    // Two entries name a publisher that does not exist. The last entry is claimed by a publisher that has not finished it.
     entry(5).state().store(7 << 2 | PENDING, Ordering::Release);
     entry(6)
         .state()
@@ -328,9 +337,9 @@ fn a_list_is_emptied_to_its_end() {
     scene.subscriber_ends(true);
     let found = kinds.map(|view| view.state().load(Ordering::Acquire) & 3);
     assert_eq!(found, [FREE, FREE, FREE, BY_PUBLISHER]);
-    assert!(scene.is_letting());
+    assert!(scene.is_deferring());
     scene.publisher_ends(true);
-    assert!(!scene.is_letting());
+    assert!(!scene.is_deferring());
 }
 
 #[test]

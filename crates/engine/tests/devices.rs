@@ -33,7 +33,7 @@ fn the_seat_of_a_process_that_died_is_free() {
     let row = device_row(1, &[(owner, 1)]);
     let ends = |world: &mut World| world.report_device(&bridge, &publishing, row.clone());
     assert_eq!(ends(&mut world), []);
-    // Its socket closes, and its process goes on.
+    // The client's socket closes while its process lives.
     world.engine.hang_up(kernel.id, false);
     world.pass(SECOND);
     assert_eq!(ends(&mut world), []);
@@ -58,7 +58,7 @@ fn a_daemon_that_is_started_again_knows_who_lives() {
     let row = device_row(1, &[(owner, 1)]);
     world.restart();
     world.hand_back_all(&mut bridge, zone, &[(publishing.member, vec![])]);
-    // It is away, and has its lock.
+    // The client has not returned, but holds its lock.
     world.pass(SECOND);
     let ends =
         |world: &mut World, bridge: &Sim| world.report_device(bridge, &publishing, row.clone());
@@ -80,7 +80,7 @@ fn who_receives_nothing_while_the_publisher_waits_is_evicted() {
         world.pass(SECOND);
         world.report_device(&bridge, &publishing, row)
     };
-    // The ring has 4 messages: the publisher waits for who wants the oldest.
+    // The ring holds 4 messages. A seat back-pressures the publisher if it wants the oldest of 4.
     for _ in 0..5 {
         assert_eq!(report(3, 1, false), [], "there is room");
         assert_eq!(report(9, 6, true), [], "hosts may hold a publisher back");

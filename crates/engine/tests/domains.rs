@@ -24,7 +24,7 @@ fn a_subscriber_reads_where_it_says() {
     let own = publisher.pool.unwrap();
     world.engine.take_notices();
 
-    // The topic's domain, or none: as if there were no other.
+    // With the topic's domain or none, the subscriber needs no replicas.
     for domain in [None, Some(Domain::Host)] {
         let seat = world
             .try_join(&mut b, wish_in("t", reliable(), domain))
@@ -47,7 +47,7 @@ fn a_subscriber_reads_where_it_says() {
     assert_eq!(slot.pool().load(Ordering::Acquire), reads.pool + 1);
     let bit = 1 << seat.member.slot;
     assert_eq!(topic.elsewhere().load(Ordering::Acquire), bit);
-    // Its session is told of both, to have them mapped when the first message comes.
+    // The daemon tells the subscriber's session of both pools, so that the client maps them before the first message.
     let told: Vec<u32> = world
         .engine
         .take_notices()
@@ -115,7 +115,7 @@ fn a_topic_is_read_in_so_many_domains() {
 const LATER: Duration = Duration::from_secs(3);
 const BYTES: u64 = 256;
 
-/// A publisher on the host, one subscriber there and one on a "GPU".
+/// A publisher on the host, a subscriber on the host (`here`), and one on a simulated GPU (`there`).
 struct Cast {
     world: World,
     a: Sim,
@@ -124,7 +124,7 @@ struct Cast {
     publisher: Seat,
     here: Seat,
     there: Seat,
-    /// Where the last of them reads.
+    /// The pool in which `there` reads.
     pool: u32,
 }
 
@@ -275,7 +275,7 @@ fn a_publisher_leases_where_its_topic_is_read() {
     let info = cast.world.info(&cast.a, "t");
     assert_eq!(info.publishers[0].leased_bytes, 3 * GRANULE_BYTES);
 
-    // What is held there is not given back, whoever asks, nor under another pool's number.
+    // The publisher cannot return granules with held replicas, nor return granules under another pool's number.
     let mut writer = cast.world.writer(&cast.a, &publisher);
     let mut reader = cast.reader_there();
     let there = range.offset + GRANULE_BYTES;
@@ -297,7 +297,7 @@ fn a_publisher_leases_where_its_topic_is_read() {
     );
     taken.held.release();
     writer.collect_returned(&mut |_| {});
-    // The last reader has left: nothing new there, but what there is can be given back.
+    // After the last reader in that pool has left, the publisher leases nothing new there, but can return what it has.
     cast.world.leave(&cast.c, &cast.there);
     let more = cast.world.lease_in(&cast.a, &publisher, pool, 1);
     assert_eq!(more.unwrap_err().code, RefusalCode::NotPermitted);
@@ -354,7 +354,7 @@ fn copies_outlive_their_publisher_as_messages_do() {
             let there = (cast.pool, copies.offset + at);
             publish(&mut writer, tag, own.offset + at, there, NOTHING);
         }
-        // A copy that was begun, and one that is in the ring without a message.
+        // A loaned replica that is never published, and one that has the ring's bit but belongs to no message.
         let at = copies.offset + 2 * GRANULE_BYTES;
         let _begun = writer.loan_in(cast.pool as u16, at, BYTES).unwrap();
         let lost = writer.loan_in(cast.pool as u16, at, BYTES).unwrap();
@@ -369,13 +369,13 @@ fn copies_outlive_their_publisher_as_messages_do() {
         match leaves {
             true => cast.world.leave(&cast.a, &publisher),
             false => {
-                let gone = std::mem::replace(&mut cast.a, cast.world.client("x"));
-                cast.world.kill(gone);
+                let dead = std::mem::replace(&mut cast.a, cast.world.client("x"));
+                cast.world.kill(dead);
             }
         }
         cast.world.pass(LATER);
         assert_eq!(cast.leased(), [2, 2], "what no message is in comes back");
-        // A late joiner finds the copies.
+        // A late joiner finds the replicas.
         let late = cast
             .world
             .try_join(&mut cast.c, wish_in("t", support::late(), gpu(1)))
@@ -389,7 +389,7 @@ fn copies_outlive_their_publisher_as_messages_do() {
         })
         .collect();
         assert_eq!(found, [(cast.pool, 0), (cast.pool, 1)]);
-        // Room is wanted where the copies are: the history goes, what is held there stays.
+        // Somebody needs room in the replicas' pool: the history is evicted, held replicas stay.
         let native = cast
             .world
             .try_join(&mut cast.b, wish_in("native", volatile(), gpu(1)))
@@ -439,7 +439,7 @@ fn a_dead_publishers_copies_say_what_became_of_them() {
         timeline: timeline_index,
         value: tenure << 32 | count,
     };
-    // Messages that were there at once, or written by the GPU; copies by the GPU, in its order.
+    // Per message: the point of the publisher's GPU work, then the point of the copy that fills the replica.
     let points = [
         [Point::NONE, Point::NONE],
         [Point::NONE, point(1)],
@@ -456,11 +456,11 @@ fn a_dead_publishers_copies_say_what_became_of_them() {
     let mut reader = cast.reader_there();
     let first = reader.poll().unwrap();
     drop(writer);
-    let gone = std::mem::replace(&mut cast.a, cast.world.client("x"));
-    cast.world.kill(gone);
+    let dead = std::mem::replace(&mut cast.a, cast.world.client("x"));
+    cast.world.kill(dead);
     assert_eq!(progress(&words, first.message.point), Reached);
     first.held.release();
-    // Whoever has the timeline after that.
+    // What a later owner writes to the timeline changes nothing.
     for (reached, value) in [(9, 1 << 32), (77 << 32, 78 << 32 | 9)] {
         view.reached().store(reached, Ordering::Release);
         view.value().store(value, Ordering::Release);
@@ -513,7 +513,7 @@ fn who_reads_where_and_what_is_leased_there_outlives_the_daemon() {
             };
             cast.world.ask_with(&cast.a, request, vec![]).unwrap().1
         });
-        // Its predecessor died half way, or somebody scribbled.
+        // As if the predecessor had died halfway, or a client had overwritten these words.
         let topic = cast.world.topic(&cast.b, &cast.here);
         let slot = topic.subscriber(cast.there.member.slot as usize);
         slot.pool().store(0, Ordering::Release);
@@ -590,7 +590,7 @@ fn copies_whose_memory_is_lost_are_not_found() {
     let mut b = std::mem::replace(&mut cast.b, cast.world.client("x"));
     cast.world.fetch_segments(&mut b, &here, false);
     cast.world.restart();
-    // Whoever had the pool of the copies died with the daemon.
+    // Only `a` and `c` could hand back the replicas' pool, and they die with the daemon.
     let Cast { a, c, .. } = cast;
     drop((a, c));
     let mut world = cast.world;
@@ -637,7 +637,7 @@ fn messages_whose_memory_is_lost_are_gone() {
     } = cast;
     drop((a, c));
     let mut world = cast.world;
-    // It never mapped the pool.
+    // `b` fetched no segment of the topic's pool, so nobody hands back the message's memory.
     world.hand_back_all(&mut b, zone, &[(here.member, vec![])]);
     world.pass(LATER);
     assert_eq!(world.leased_granules(&b), 0);
@@ -682,9 +682,9 @@ fn a_pinned_pool_keeps_its_pages() {
             rows[0].warnings.iter().any(|text| text.contains("driver"))
         };
         assert_eq!(warns(&mut cast), pinned);
-        // Whoever said so is gone, and so is the daemon.
-        let gone = std::mem::replace(&mut cast.c, cast.world.client("x"));
-        cast.world.kill(gone);
+        // The client that pinned the pool dies, and so does the daemon.
+        let dead = std::mem::replace(&mut cast.c, cast.world.client("x"));
+        cast.world.kill(dead);
         assert_eq!(write(&mut cast, b"left"), pinned);
         cast.world.restart();
         cast.world
@@ -755,10 +755,10 @@ fn where_blocks_are_said_to_be_keeps_nothing_of_others() {
             entry.bytes().store(u64::MAX, Ordering::Release);
         }
         drop(writer);
-        let gone = std::mem::replace(&mut cast.a, cast.world.client("x"));
-        cast.world.kill(gone);
+        let dead = std::mem::replace(&mut cast.a, cast.world.client("x"));
+        cast.world.kill(dead);
         cast.world.pass(LATER);
-        // What others have stays, and there is room for them beside it.
+        // Leases of other publishers stay, and the rest of the pool is free for them.
         let rest = POOL_GRANULES - 2;
         let range = cast.world.lease_in(&cast.b, &other, cast.pool, rest);
         assert_eq!(range.unwrap().offset, 2 * GRANULE_BYTES, "{lie}");
@@ -767,8 +767,8 @@ fn where_blocks_are_said_to_be_keeps_nothing_of_others() {
         cast.world.pass(LATER);
         let owned = cast.world.leased_granules(&cast.b);
         assert!(owned <= 2, "{lie}: {owned}");
-        let gone = std::mem::replace(&mut cast.b, cast.world.client("y"));
-        cast.world.kill(gone);
+        let dead = std::mem::replace(&mut cast.b, cast.world.client("y"));
+        cast.world.kill(dead);
         let reader = std::mem::replace(&mut cast.c, cast.world.client("z"));
         cast.world.kill(reader);
     }

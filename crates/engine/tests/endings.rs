@@ -1,4 +1,4 @@
-//! Deaths and leavings: what ends, what stays, and for whom.
+//! Clients that die or leave: what ends, and what stays for the others.
 
 mod support;
 
@@ -155,13 +155,13 @@ fn a_closed_session_is_not_a_dead_process() {
     assert!(world.status(&watcher).warnings[0].contains("detached"));
     world.engine.process_ended(a.id);
     assert!(world.topics(&watcher).is_empty());
-    // One that has left everything leaves nothing.
+    // A client that has left all its topics leaves nothing to clean up.
     let seat = world.join(&mut b, "t", volatile());
     world.leave(&b, &seat);
     world.engine.hang_up(b.id, false);
     assert!(!world.engine.is_detached(b.id));
     assert_eq!(world.status(&watcher).clients_reaped, 1);
-    // Where the process cannot be watched, the socket's end stands for it.
+    // If the daemon cannot watch the process, the end of the socket counts as its end.
     let id = world.connect_as(0, false);
     let mut c = Sim {
         id,
@@ -183,7 +183,7 @@ fn a_client_may_return_before_the_end_of_its_last_session_is_seen() {
     let (mut a, watcher) = (world.client("a"), world.client("w"));
     let seat = world.join(&mut a, "t", volatile());
     let last = a.id;
-    // Another user is not that client, though it knows the number.
+    // A client of another user is refused, although it knows the `client_id`.
     let mut other = world.client_as("other", 4321);
     std::mem::swap(&mut other.holds, &mut a.holds);
     world.hand_back(&other, seat.member.zone).unwrap_err();

@@ -12,7 +12,7 @@ use support::*;
 
 const LATER: Duration = Duration::from_secs(2);
 
-/// Messages are numbered by their times.
+/// Publishes a message. Tests tell messages apart by their times.
 fn publish(writer: &mut Writer<Shared>, offset: u64, ns: u64) {
     let loan = writer.loan(offset, 256).unwrap();
     let message = Message {
@@ -29,7 +29,7 @@ fn keeps(depth: u32) -> Role {
     Role::Publisher(offer(depth, true, true))
 }
 
-/// A publisher that comes, publishes and goes.
+/// Joins a publisher, publishes messages of these times, and leaves.
 fn publish_and_leave(world: &mut World, sim: &mut Sim, topic: &str, role: Role, times: &[u64]) {
     let publisher = world.join(sim, topic, role);
     let mut writer = world.writer(sim, &publisher);
@@ -38,7 +38,7 @@ fn publish_and_leave(world: &mut World, sim: &mut Sim, topic: &str, role: Role, 
     world.leave(sim, &publisher);
 }
 
-/// What a subscriber gets that comes late, of the newest `n` messages.
+/// The messages that a late joiner gets which wants the newest `n`.
 fn read_late(world: &mut World, sim: &mut Sim, topic: &str, n: u64) -> Vec<u64> {
     let subscriber = world.join(sim, topic, late());
     let mut reader = world.reader(sim, &subscriber, false, Start::Kept(n));
@@ -71,7 +71,7 @@ fn the_latest_is_that_of_the_publisher_that_came_last() {
     publish_and_leave(&mut world, &mut a, "t", lasting(), &[2]);
     assert_eq!(read_late(&mut world, &mut b, "t", 1), [2]);
     assert_eq!(read_late(&mut world, &mut b, "t", 9), [1, 2]);
-    // Of one that is there, too, also where it published before those that are gone.
+    // A present publisher's messages count, too.
     let there = world.join(&mut a, "t", lasting());
     publish(&mut world.writer(&a, &there), 0, 3);
     assert_eq!(read_late(&mut world, &mut b, "t", 1), [3]);
@@ -155,14 +155,14 @@ fn history_outlives_its_publisher_until_room_is_needed() {
     }
     world.pass(LATER);
     assert_eq!(world.topics(&b)[0].orphans, 2);
-    // Somebody who comes late reads it, who holds it keeps it.
+    // A late joiner reads the history, and a held message stays.
     let subscriber = world.join(&mut b, "latched", late());
     let mut reader = world.reader(&b, &subscriber, false, Start::Kept(10));
     let first = reader.poll().unwrap();
     let second = reader.poll().unwrap();
     assert_eq!((first.message.tag, second.message.tag), (1, 2));
     second.held.release();
-    // Memory is wanted: the history goes, what is held stays.
+    // Somebody needs the memory: the history is evicted, the held message stays.
     let greedy = world.join(&mut a, "greedy", volatile());
     world.lease(&a, &greedy, POOL_GRANULES - 1);
     let topics = world.topics(&b);
@@ -185,7 +185,7 @@ fn history_outlives_its_publisher_until_room_is_needed() {
 fn the_oldest_orphan_makes_room_for_a_publisher() {
     let mut world = World::new();
     let (mut a, mut b) = (world.client("a"), world.client("b"));
-    // Eight that live and eight that have left history: all slots are taken.
+    // Eight living publishers and eight orphans take all slots.
     for _ in 0..8 {
         world.join(&mut b, "t", volatile());
     }
@@ -211,7 +211,7 @@ fn the_oldest_orphan_makes_room_for_a_publisher() {
 fn a_restarted_daemon_knows_which_history_is_the_oldest() {
     let mut world = World::new();
     let (mut a, mut b) = (world.client("a"), world.client("b"));
-    // The slots' order is not that of publishing.
+    // The order of slots differs from the order of publishing.
     let first = world.join(&mut a, "t", keeps(16));
     let second = world.join(&mut a, "t", keeps(16));
     let third = world.join(&mut a, "t", keeps(16));

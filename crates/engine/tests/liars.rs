@@ -1,4 +1,4 @@
-//! Clients that lie: in requests, and in the shared memory that they can write.
+//! Misbehaving clients: in requests, and in the shared memory that they can write.
 
 mod support;
 
@@ -20,7 +20,7 @@ fn cut_off(world: &mut World, sim: &Sim, request: Request, fds: usize) -> bool {
     matches!(world.verdict(sim, request, fds), Verdict::CutOff(_))
 }
 
-/// Numbers that look random and are the same every time.
+/// Pseudo-random numbers from a seed (xorshift).
 struct Dice(u64);
 
 impl Dice {
@@ -31,7 +31,7 @@ impl Dice {
         self.0
     }
 
-    /// Often small, often huge, often near an edge.
+    /// A number that is often small, often huge, and often near a limit.
     fn odd(&mut self) -> u64 {
         match self.roll() % 6 {
             0 => self.roll(),
@@ -174,7 +174,7 @@ fn nobody_acts_for_another() {
             assert_eq!(code, expected, "{member:?}");
         }
     }
-    // A subscriber's slot number is also some publisher's: here, a's.
+    // The subscriber's slot number is also that of `a`'s publisher.
     assert_eq!(subscriber.member.slot, mine.member.slot);
     for request in [
         Request::Lease {
@@ -245,7 +245,7 @@ fn ranges_are_those_that_were_leased() {
         ranges: vec![range; 257],
     };
     assert_eq!(world.refused(&a, flood), RefusalCode::BadRequest);
-    // The same one twice in a packet is given back once.
+    // A range that a request names twice is returned once.
     world
         .ask(
             &a,
@@ -511,15 +511,15 @@ fn an_arbitrary_control_segment_harms_nobody_but_its_writers() {
                 }
                 5 => {
                     let fresh = world.client(&format!("d{step}"));
-                    let gone = std::mem::replace(&mut sims[who], fresh);
+                    let dead = std::mem::replace(&mut sims[who], fresh);
                     seats.retain(|(of, _)| *of != who);
-                    world.kill(gone);
+                    world.kill(dead);
                 }
                 _ => {
                     if let Some(hold) = sims[who].holds.values().next() {
                         let words = hold.words();
                         for _ in 0..2000 {
-                            // Topics lie in the first pages, rings and block tables behind them.
+                            // Topics are in the first pages, rings and block tables behind them.
                             let reach = [40 << 10, 3 << 20][dice.roll() as usize % 2];
                             let at = DYNAMIC_OFFSET + dice.roll() % reach / 8 * 8;
                             words.u64(at).store(dice.odd(), Ordering::Relaxed);
@@ -547,7 +547,7 @@ fn an_arbitrary_control_segment_harms_nobody_but_its_writers() {
             world.kill(sim);
         }
         world.pass(Duration::from_secs(5));
-        // What liars left in their own rings may stay as history, until somebody needs the room.
+        // The misbehaving clients' rings may stay as history until somebody needs the room.
         let mut fresh = world.client("fresh");
         let seat = world.join(&mut fresh, "honest", volatile());
         for _ in 0..8 {

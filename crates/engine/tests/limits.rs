@@ -1,4 +1,4 @@
-//! What users can take of the daemon, and what it does when the system has nothing left.
+//! How much of the daemon one user can occupy, and what the daemon does when the system has no resources left.
 
 mod support;
 
@@ -24,7 +24,7 @@ fn users_that_only_connect_leave_room_for_others() {
         }
     }
     let asked = |world: &mut World, uid: u32| {
-        // As the reactor does it.
+        // The reactor also makes room before it accepts a connection.
         if let Some(other) = world.engine.makes_room(uid) {
             world.engine.hang_up(other, true);
         }
@@ -47,7 +47,7 @@ fn users_that_only_connect_leave_room_for_others() {
     for uid in [4003, 4004, 4003] {
         asked(&mut world, uid).unwrap();
     }
-    // Those who have the most make no room for themselves.
+    // The user with the most sessions gets no room.
     assert!(asked(&mut world, 4001).is_err());
     for _ in 0..5 {
         asked(&mut world, 0).unwrap();
@@ -58,7 +58,7 @@ fn users_that_only_connect_leave_room_for_others() {
 fn a_state_file_that_cannot_be_written_is_tried_again_and_shown() {
     let mut world = World::new();
     let (mut a, looker) = (world.client("a"), world.client("looker"));
-    // What the daemon writes next is in the way of itself.
+    // A folder takes the name of the file that the daemon has to create.
     let making = world.state_file().with_extension("state.new");
     std::fs::create_dir(&making).unwrap();
     let seat = world.join(&mut a, "t", volatile());
@@ -71,7 +71,7 @@ fn a_state_file_that_cannot_be_written_is_tried_again_and_shown() {
     );
     assert!(!world.state_file().exists());
 
-    // A daemon that takes over goes on without, too.
+    // A successor serves without a state file, too.
     std::fs::remove_dir(&making).unwrap();
     world.pass(Duration::from_secs(2));
     assert!(world.status(&looker).warnings.is_empty());

@@ -1,4 +1,4 @@
-//! Who reads whom: each pair by its own type and quality of service, whoever else is there.
+//! Matching: each pair by its own types and quality of service, whatever other members the topic has.
 
 mod support;
 
@@ -31,7 +31,7 @@ fn demand(reliable: bool, transient_local: bool, depth: u32) -> Role {
     })
 }
 
-/// What was said of mismatches: to whom, and what.
+/// The notices of mismatches since the last call: the session, and the reason.
 fn told(world: &mut World) -> Vec<(SessionId, String)> {
     let notices = world.engine.take_notices().into_iter();
     let told = notices.filter_map(|(session, notice, _)| match notice {
@@ -65,7 +65,7 @@ fn an_observer_keeps_no_publisher_out() {
     let info = world.info(&a, "t");
     assert_eq!(info.mismatches, []);
     assert!(info.subscribers[0].observer);
-    // One that names a type looks on at that only; the others are not told of it.
+    // An observer with a type reads only publishers of that type. Publishers of other types get no notice of the mismatch.
     world
         .try_join(&mut b, typed("t", "image", observer()))
         .unwrap();
@@ -107,7 +107,7 @@ fn who_does_not_match_is_told_and_gets_nothing() {
             ("", demand(false, false, 4), None),
             ("", demand(true, false, 0), Some("reliable")),
             ("", demand(false, true, 0), Some("transient-local")),
-            // The depth of a subscriber's queue is its own affair.
+            // The depth of a subscriber's queue does not matter.
             ("", demand(false, false, 5), None),
             ("image", demand(false, false, 0), Some("declares no type")),
         ];
@@ -121,14 +121,17 @@ fn who_does_not_match_is_told_and_gets_nothing() {
         });
         let publishing =
             publishing.unwrap_or_else(|| world.try_join(&mut a, publisher.clone()).unwrap());
-        let news = told(&mut world);
+        let notices = told(&mut world);
         for (reason, name, id) in [
             ("subscriber 'viewer'", "camera", a.id),
             ("publisher 'camera'", "viewer", b.id),
         ] {
-            let own: Vec<_> = news.iter().filter(|(to, _)| *to == id).collect();
-            assert_eq!(own.len(), 3, "{name}: {news:?}");
-            assert!(own.iter().all(|(_, why)| why.contains(reason)), "{news:?}");
+            let own: Vec<_> = notices.iter().filter(|(to, _)| *to == id).collect();
+            assert_eq!(own.len(), 3, "{name}: {notices:?}");
+            assert!(
+                own.iter().all(|(_, why)| why.contains(reason)),
+                "{notices:?}"
+            );
         }
         let mut readers: Vec<_> = seats
             .iter()
@@ -197,7 +200,7 @@ fn a_reliable_subscriber_that_does_not_match_never_holds_a_publisher_back() {
         publish(&mut writer, tag);
     }
     assert!(writer.evict_consumed(&mut |_| {}) > 0);
-    // What it leaves is kept for nobody, either.
+    // The daemon does not keep a publisher's history for subscribers that do not match.
     publish(&mut writer, 20);
     world.leave(&a, &publisher);
     world.pass(LATER);
@@ -265,7 +268,7 @@ fn listings_name_only_so_many_pairs() {
         .all(|row| row.mismatched == MAX_PUBLISHERS as u32));
 }
 
-/// A member as the test knows it.
+/// The test's own record of a member.
 struct Present {
     seat: Seat,
     client: usize,
@@ -273,7 +276,7 @@ struct Present {
     role: Role,
 }
 
-/// The rules, as the documentation has them.
+/// The rules of matching, as the documentation states them.
 fn matches(publisher: &Present, subscriber: &Present) -> bool {
     let Role::Publisher(offer) = publisher.role else {
         unreachable!("a publisher")
@@ -325,8 +328,8 @@ fn check(world: &mut World, clients: &[Sim], present: &[Present], what: &str) {
     }
 }
 
-/// Members join, leave and die in any order, and the daemon is killed in between: the words in the control
-/// segment always say who matches whom.
+/// Members join, leave and die in any order, and the daemon is killed in between. The words in the control segment always state the
+/// present matches.
 #[test]
 fn masks_follow_members_that_come_and_go() {
     for seed in 0..12 {
@@ -335,7 +338,7 @@ fn masks_follow_members_that_come_and_go() {
         let mut world = World::new();
         let mut clients: Vec<Sim> = (0..4).map(|n| world.client(&format!("c{n}"))).collect();
         let mut present: Vec<Present> = Vec::new();
-        // Of a client that stays, so that there is a zone to hand back.
+        // This client stays, so that there is always a zone to hand back.
         let keeper = world.join(&mut clients[0], "keeper", volatile());
         for step in 0..60 {
             let what = match below(10) {
@@ -345,7 +348,7 @@ fn masks_follow_members_that_come_and_go() {
                     let flags = (below(2) == 0, below(2) == 0);
                     let depth = below(6) as u32;
                     let role = match below(5) {
-                        // Nothing is kept when they leave.
+                        // Volatile publishers leave no history.
                         0 | 1 => Role::Publisher(offer(depth + 1, flags.0, false)),
                         2 | 3 => demand(flags.0, flags.1, depth),
                         _ => observer(),
@@ -363,8 +366,8 @@ fn masks_follow_members_that_come_and_go() {
                     "join"
                 }
                 5..8 if !present.is_empty() => {
-                    let gone = present.swap_remove(below(present.len()));
-                    world.leave(&clients[gone.client], &gone.seat);
+                    let leaving = present.swap_remove(below(present.len()));
+                    world.leave(&clients[leaving.client], &leaving.seat);
                     "leave"
                 }
                 8 => {

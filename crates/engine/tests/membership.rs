@@ -1,4 +1,4 @@
-//! Joining and leaving, and what is shared when.
+//! Joining and leaving, and which descriptors the daemon sends when.
 
 mod support;
 
@@ -175,7 +175,7 @@ fn access_rules_keep_topics_and_memory_apart() {
             RefusalCode::NotPermitted
         );
     }
-    // Strangers do not even see it.
+    // Users without access do not see the topic.
     assert_eq!(world.topics(&stranger).len(), 1);
     assert_eq!(world.pools(&stranger).len(), 1);
     assert_eq!(
@@ -229,7 +229,7 @@ fn leases_grow_the_pool_and_come_back() {
         panic!("{notices:?}");
     };
     assert_eq!((*id, bytes.len(), fds.len()), (b.id, 1, 1));
-    // Over the edge of a segment, and larger than one.
+    // A lease may cross the border of two segments, and be larger than a segment.
     let larger = SEGMENT_GRANULES + 2;
     let second = world.lease(&b, &pb, larger);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What becomes of messages that wait for GPU work when their publisher is gone.
+//! Messages that wait for GPU work, when their publisher leaves or dies.
 
 mod support;
 
@@ -23,7 +23,7 @@ fn publish(writer: &mut Writer<Shared>, offset: u64, tag: u64, point: Point) {
     writer.publish(loan, &message, &mut |_| {}).unwrap();
 }
 
-/// The point `count` of a timeline's present owner.
+/// The point `count` in the present tenure of a timeline.
 fn queue(words: &Shared, index: u32, count: u64) -> Point {
     let view = timeline(words, index).unwrap();
     let tenure = view.value().load(Ordering::Acquire) >> 32;
@@ -33,13 +33,13 @@ fn queue(words: &Shared, index: u32, count: u64) -> Point {
     }
 }
 
-/// What the owner's GPU work does.
+/// Reaches a point, as the owner's GPU work does.
 fn reach(words: &Shared, point: Point) {
     let view = timeline(words, point.timeline).unwrap();
     view.value().store(point.value, Ordering::Release);
 }
 
-/// Reads and lets go of all there is: tag, and what became of the message.
+/// Reads and releases all messages. Returns tag and progress of each.
 fn read(words: &Shared, reader: &mut Reader<Shared>) -> Vec<(u64, Progress)> {
     let taken = std::iter::from_fn(|| reader.poll()).map(|taken| {
         let found = (taken.message.tag, progress(words, taken.message.point));
@@ -75,7 +75,7 @@ fn a_dead_publishers_messages_say_what_became_of_them() {
     assert_eq!(progress(&words, points[2]), Pending);
     drop(writer);
     world.kill(a);
-    // Who has it already, and who comes late.
+    // The subscriber holds three messages, and has the last one still to receive.
     let found = [held, second, third].map(|taken| {
         let found = progress(&words, taken.message.point);
         taken.held.release();
@@ -83,7 +83,7 @@ fn a_dead_publishers_messages_say_what_became_of_them() {
     });
     assert_eq!(found, [Reached; 3]);
     assert_eq!(read(&words, &mut reader), [(3, Aborted)]);
-    // The timeline has another owner, who gets further, and another.
+    // A later owner of the timeline reaches a higher count, and then loses its GPU context.
     let comes_round = (0..MAX_TIMELINES).any(|_| {
         let timeline = world.take_timeline(&b, zone);
         if timeline != index {
@@ -113,7 +113,7 @@ fn blocks_of_a_dead_publishers_work_come_back() {
     let range = world.lease(&a, &publisher, 4);
     let mut writer = world.writer(&a, &publisher);
     let at = |n| range.offset + n * GRANULE_BYTES;
-    // Evicted while its work is queued; a dropped loan; one in the ring.
+    // A message that is evicted while its work is queued, a dropped loan, and a message in the ring.
     publish(&mut writer, at(0), 0, queue(&words, index, 1));
     let loan = writer.loan(at(1), 256).unwrap();
     writer.abandon(loan, queue(&words, index, 2), &mut |_| {});
@@ -188,7 +188,7 @@ fn a_publisher_that_left_waits_for_its_living_process() {
                 Aborted
             }
         };
-        // Whatever comes of the timeline after that.
+        // Whatever happens to the timeline afterwards changes nothing.
         for (reached, value) in [(9, 1 << 32), (0, 1 << 32), (77 << 32, 78 << 32)] {
             let view = timeline(&words, index).unwrap();
             view.reached().store(reached, Ordering::Release);
@@ -228,7 +228,7 @@ fn messages_of_a_living_publisher_outlive_its_timelines() {
         let mut reader = world.reader(&b, &subscriber, false, Start::Kept(9));
         let second = [Pending, Aborted][usize::from(lost)];
         assert_eq!(read(&words, &mut reader), [(1, Reached), (2, second)]);
-        // It goes on.
+        // The publisher goes on.
         publish(&mut writer, 512, 3, Point::NONE);
         assert_eq!(read(&words, &mut reader), [(3, Reached)]);
     }
@@ -236,7 +236,7 @@ fn messages_of_a_living_publisher_outlive_its_timelines() {
 
 #[test]
 fn who_dies_with_the_daemon_holds_nobody_up() {
-    // `b` lives, and does not come back for a while.
+    // `b` lives, but does not return for a while.
     let mut world = World::new();
     let (mut a, mut b, mut c) = (world.client("a"), world.client("b"), world.client("c"));
     let publisher = world.join(&mut a, "t", lasting());
@@ -245,24 +245,24 @@ fn who_dies_with_the_daemon_holds_nobody_up() {
     let zone = publisher.member.zone;
     let words = b.holds[&zone].words();
     let [first, second, idle] = [(); 3].map(|()| world.take_timeline(&a, zone));
-    let theirs = world.take_timeline(&c, zone);
+    let of_c = world.take_timeline(&c, zone);
     let mut writer = world.writer(&a, &publisher);
     let points = [
         queue(&words, first, 1),
         queue(&words, first, 2),
         queue(&words, second, 1),
-        // A lie: it is c's, who is back by then.
-        queue(&words, theirs, 1),
+        // A false point: the timeline belongs to `c`, which has returned by then.
+        queue(&words, of_c, 1),
     ];
     for (tag, point) in (0..).zip(points) {
         publish(&mut writer, 256 * tag, tag, point);
     }
     reach(&words, points[0]);
-    let queued = queue(&words, theirs, 5);
+    let queued = queue(&words, of_c, 5);
     publish(&mut world.writer(&c, &living), 0, 10, queued);
     drop(writer);
     world.restart();
-    c.timelines = vec![theirs];
+    c.timelines = vec![of_c];
     world.hand_back_all(&mut c, zone, &[(living.member, vec![])]);
     assert_eq!(progress(&words, points[1]), Pending);
     drop(a);
@@ -279,12 +279,12 @@ fn who_dies_with_the_daemon_holds_nobody_up() {
             >> 32
     };
     assert_eq!(
-        [idle, theirs].map(tenure),
+        [idle, of_c].map(tenure),
         [0, 0],
         "b may have the one, c has the other"
     );
     world.hand_back_all(&mut b, zone, &[(subscriber.member, vec![])]);
-    assert_eq!([idle, theirs].map(tenure), [1, 0]);
+    assert_eq!([idle, of_c].map(tenure), [1, 0]);
     let mut reader = world.reader(&b, &subscriber, false, Start::Kept(9));
     let mut found = read(&words, &mut reader);
     found.sort_by_key(|(tag, _)| *tag);
@@ -296,8 +296,8 @@ fn who_dies_with_the_daemon_holds_nobody_up() {
 
 #[test]
 fn a_successor_comes_to_the_same_verdicts() {
-    // The daemon is killed at each of its steps while it cleans up after a publisher: what it has
-    // written so far, the next one finds.
+    // As if the daemon had been killed after `done` steps of cleaning up after a publisher: the next daemon finds the words that these
+    // steps wrote.
     for done in 0..4 {
         let mut world = World::new();
         let (mut a, mut b) = (world.client("a"), world.client("b"));
@@ -322,7 +322,7 @@ fn a_successor_comes_to_the_same_verdicts() {
             view.value().store(next, Ordering::Release);
         }
         if done > 2 {
-            // One more successor has come and gone.
+            // One more daemon starts and is killed in between.
             world.restart();
             world.hand_back_all(&mut b, zone, &[(subscriber.member, vec![])]);
         }
@@ -333,7 +333,7 @@ fn a_successor_comes_to_the_same_verdicts() {
         let mut reader = world.reader(&b, &subscriber, false, Start::Kept(9));
         let found = read(&words, &mut reader);
         assert_eq!(found, [(1, Reached), (2, Aborted)], "{done} steps");
-        // Who has held them all along has no descriptor to look at.
+        // A subscriber that holds the messages does not read the descriptor again, only the timeline.
         assert_eq!(points.map(|p| progress(&words, p)), [Reached, Aborted]);
     }
 }

@@ -1,4 +1,4 @@
-//! The dead under MPS, with an MPS of the test's own.
+//! Dead clients under MPS, with a test double for MPS.
 
 mod support;
 
@@ -14,7 +14,7 @@ use support::*;
 const PIPES: &str = "/run/the-mps";
 
 #[derive(Default)]
-struct Said {
+struct MpsScript {
     asked: Vec<(u64, DeadClient)>,
     proven: Vec<u64>,
     stopped: bool,
@@ -22,9 +22,9 @@ struct Said {
     none: bool,
 }
 
-/// Proves what the test says, and nothing else.
+/// An MPS that proves exactly what the test tells it to.
 #[derive(Clone, Default)]
-struct TestMps(Arc<Mutex<Said>>);
+struct TestMps(Arc<Mutex<MpsScript>>);
 
 impl Mps for TestMps {
     fn info(&self) -> MpsInfo {
@@ -188,7 +188,7 @@ fn who_reads_or_copies_on_a_gpu_is_waited_for_and_copied_for_no_more() {
     mps.prove_all();
     world.pass(Duration::from_secs(1));
     assert_eq!(world.info(&a, "t").subscribers.len(), 0);
-    // Nobody reads there any more, but its copies are being made.
+    // Nobody reads on the GPU any more, but the GPU may still copy into replicas of the publisher.
     world.kill(a);
     assert_eq!(mps.asked().len(), 2);
     assert_eq!(world.leased_granules(&watcher), 1);
@@ -327,7 +327,7 @@ fn the_next_daemon_asks_about_those_who_died_in_between() {
     let zone = seat.member.zone;
     let words = keeper.holds[&zone].words();
     let index = world.take_timeline(&a, zone);
-    // The lock that says that it lives goes with it, while there is no daemon.
+    // The client dies and loses its lock while there is no daemon.
     drop(a);
     world.restart();
     let mps = TestMps::default();

@@ -52,7 +52,7 @@ fn messages_flow_on_and_everything_is_known_again() {
     let before = world.info(&a, "t");
 
     world.restart();
-    // Nobody needs the daemon for this.
+    // Messages flow without a daemon.
     publish(&mut writer, range.offset + GRANULE_BYTES, 2);
     let first = reader.poll().unwrap();
     assert_eq!(first.message.tag, 1);
@@ -106,7 +106,7 @@ fn what_is_not_claimed_is_given_up() {
     world.lease(&a, &dropped, 4);
     world.fetch_segments(&mut a, &kept, true);
     world.restart();
-    // The second lease's answer was never received.
+    // The client never received the answer to its second lease, so it does not claim that one.
     world.hand_back_all(&mut a, zone, &[(kept.member, vec![ranges[0]])]);
     assert_eq!(world.leased_granules(&a), 1);
     let names: Vec<String> = world.topics(&a).into_iter().map(|row| row.name).collect();
@@ -115,7 +115,7 @@ fn what_is_not_claimed_is_given_up() {
         world.refused(&a, Request::Leave(also.member)),
         RefusalCode::NotFound
     );
-    // Handing back is over: no second helping.
+    // The client has finished handing back, so it can claim nothing more.
     let claim = Request::Claim {
         member: kept.member,
         pool: 0,
@@ -134,7 +134,7 @@ fn a_child_that_keeps_a_dead_parents_lock_keeps_nothing_else() {
     let mut a = world.client("a");
     let publisher = world.join(&mut a, "t", volatile());
     let zone = publisher.member.zone;
-    // The parent is a process that has ended and was waited for.
+    // `b` has the process number of a parent that has ended and was waited for.
     let mut parent = std::process::Command::new("true").spawn().unwrap();
     parent.wait().unwrap();
     let mut b = world.client_of_process("b", parent.id());
@@ -144,7 +144,7 @@ fn a_child_that_keeps_a_dead_parents_lock_keeps_nothing_else() {
     world.pass(LATER);
     assert!(world.info(&a, "t").subscribers.is_empty());
     assert_eq!(world.status(&a).clients_reaped, 1);
-    // As what a child made with `clone` has: the lock, on the same open file.
+    // Until here, `b` stands for a child made with `clone`: it keeps the parent's lock, which belongs to the open file.
     drop(b);
 }
 
@@ -244,7 +244,7 @@ fn subscribers_alone_can_hand_memory_back() {
     let mut fresh = world.client("fresh");
     let seat = world.join(&mut fresh, "t", volatile());
     world.lease(&fresh, &seat, 1);
-    // It gets the segment for writing, and the daemon gives memory back that is returned.
+    // A publisher gets the segment for writing, and the daemon returns the memory of freed leases to the system.
     world.fetch_segments(&mut fresh, &seat, true);
     rustix::io::pwrite(&fresh.segments[0], b"written", 0).unwrap();
     assert!(rustix::io::pwrite(&b.segments[0], b"x", 0).is_err());
@@ -321,7 +321,7 @@ fn small_leases_side_by_side_are_all_taken_over() {
         }
     }
     world.fetch_segments(&mut a, &seats[0], true);
-    // Every second publisher gives the middle of what it has back.
+    // Every second publisher returns its middle lease.
     let mut holes = Vec::new();
     for (seat, ranges) in seats.iter().zip(&mut ranges).step_by(2) {
         let hole = ranges.remove(1);
@@ -377,7 +377,7 @@ fn waiting_has_an_end() {
         RefusalCode::Recovering
     );
     world.pass(Duration::from_millis(600));
-    // Nobody has come: a new zone. It makes way as long as nobody has anything in it.
+    // Nobody has returned, so a join creates a new zone. The old zone can replace the new one while the new one is empty.
     let new = world.join(&mut b, "t", volatile());
     assert_ne!(new.member.zone, zone);
     world.reconnect(&mut a);
@@ -392,7 +392,7 @@ fn waiting_has_an_end() {
     assert_eq!(world.status(&c).zones, 1);
 }
 
-/// The daemon has nothing to wait for, and nothing to warn of.
+/// Asserts that the daemon waits for nobody and warns of nothing.
 fn assert_complete(world: &mut World) {
     let mut new = world.client("new");
     let status = world.status(&new);
@@ -478,7 +478,7 @@ fn who_was_told_that_its_zone_is_lost_is_waited_for_no_longer() {
     assert_complete(&mut world);
 }
 
-/// As after a restart of a container: nobody can tell whether these clients still run.
+/// As after a restart of a container: the daemon cannot see whether these clients still run.
 #[test]
 fn clients_that_cannot_be_seen_are_waited_for_once() {
     let mut world = World::new();
@@ -507,13 +507,13 @@ fn a_daemon_that_leaves_in_order_leaves_what_is_in_use() {
     let mut world = World::new();
     let mut a = world.client("a");
     let seat = world.join(&mut a, "t", volatile());
-    // Somebody is there: what it has is handed back to the next one, as after a death.
+    // With a client, the zone is handed back to the next daemon, as after a crash.
     world.engine.leave_state();
     world.restart();
     world.reconnect(&mut a);
     world.hand_back_all(&mut a, seat.member.zone, &[(seat.member, vec![])]);
     assert_eq!(world.info(&a, "t").zone, seat.member.zone);
-    // Nobody is there.
+    // Without clients, there is nothing to hand back.
     world.kill(a);
     world.engine.leave_state();
     world.restart();
@@ -557,12 +557,12 @@ fn only_what_was_handed_out_is_taken_back() {
         let code = hand_back_with(&mut world, &a, zone, fds);
         assert_eq!(code, RefusalCode::BadRequest);
     }
-    // Another's place, by number or by a guess at it.
-    let theirs = b.holds[&zone].grant;
+    // Another client's index with a guessed `client_id`, and indexes that no client has.
+    let of_b = b.holds[&zone].grant;
     for (client_index, client_id) in [
-        (theirs.client_index, 7),
+        (of_b.client_index, 7),
         (1023, 0),
-        (u32::MAX, theirs.client_id),
+        (u32::MAX, of_b.client_id),
     ] {
         let request = Request::HandBack {
             zone,
@@ -576,13 +576,13 @@ fn only_what_was_handed_out_is_taken_back() {
     let stranger = world.client_as("stranger", 4321);
     let request = Request::HandBack {
         zone,
-        client_index: theirs.client_index,
-        client_id: theirs.client_id,
+        client_index: of_b.client_index,
+        client_id: of_b.client_id,
     };
     world
         .ask_with(&stranger, request, vec![registry(), control()])
         .unwrap_err();
-    // Segments: only the ones that there were, in their places.
+    // The daemon takes back only segments that its predecessor made, each under its own number.
     assert!(world.hand_back(&a, zone).unwrap());
     let (big, small) = (
         create_sealed_memfd("forged", SEGMENT_UNIT_BYTES).unwrap(),
@@ -654,15 +654,15 @@ fn quarantine_outlives_the_daemon() {
     let subscriber = world.join(&mut b, "t", best_effort());
     let zone = subscriber.member.zone;
     let mut reader = world.reader(&b, &subscriber, false, Start::Live);
-    let gone = world.join(&mut a, "t", volatile());
+    let replaced = world.join(&mut a, "t", volatile());
     assert!(reader.poll().is_none());
-    world.leave(&a, &gone);
+    world.leave(&a, &replaced);
     world.restart();
     world.hand_back_all(&mut b, zone, &[(subscriber.member, vec![])]);
     world.reconnect(&mut a);
     a.holds.clear();
     let next = world.join(&mut a, "t", volatile());
-    assert!(next.ring.region_offset > gone.ring.region_offset);
+    assert!(next.ring.region_offset > replaced.ring.region_offset);
     world.leave(&a, &next);
     assert!(
         reader.poll().is_none(),
@@ -670,7 +670,7 @@ fn quarantine_outlives_the_daemon() {
     );
     world.pass(LATER);
     let after = world.join(&mut a, "t", volatile());
-    assert_eq!(after.ring.region_offset, gone.ring.region_offset);
+    assert_eq!(after.ring.region_offset, replaced.ring.region_offset);
 }
 
 #[test]
@@ -692,7 +692,7 @@ fn a_scribbled_registry_gives_up_what_makes_no_sense() {
         }
         let seat = world.join(&mut a, "x", lasting());
         world.fetch_segments(&mut a, &seat, true);
-        // As a client of the daemon's own user could.
+        // A client of the daemon's own user could open the registry for writing.
         let path = format!(
             "/proc/self/fd/{}",
             a.holds[&zone].registry.as_fd().as_raw_fd()
@@ -803,7 +803,8 @@ fn a_daemon_killed_again_and_again_loses_nothing() {
 
 type Interest = (Vec<InterestRow>, Vec<(u64, u64)>);
 
-/// What the links ask first: topics, and publishers of former links with the number of their messages.
+/// Sends the first request of new links. Returns the topics, and for each publisher of earlier links its incarnation and how many
+/// messages it published.
 fn interest(world: &mut World, links: &Sim) -> Result<Interest, RefusalCode> {
     let asked = world.ask(links, Request::Interest { known: 0, from: 0 });
     match asked.map_err(|refusal| refusal.code)? {
@@ -812,8 +813,8 @@ fn interest(world: &mut World, links: &Sim) -> Result<Interest, RefusalCode> {
     }
 }
 
-/// Otherwise the next links would send these messages out again, to where they came from, and publish the last one
-/// here again.
+/// If the daemon forgot these publishers, the next links would send their messages back to the hosts from which they came, and publish
+/// the last one here again.
 #[test]
 fn publishers_of_links_that_are_gone_are_still_those_of_other_hosts() {
     let mut world = World::new();
@@ -841,7 +842,8 @@ fn publishers_of_links_that_are_gone_are_still_those_of_other_hosts() {
     }
 }
 
-/// Otherwise the next links would publish the last message here again: they have written down the one before.
+/// If the daemon forgot these counts, the next links would publish the last message here again: the record of the links ends with the
+/// message before it.
 #[test]
 fn what_links_published_is_known_when_links_their_orphan_and_the_daemon_are_gone() {
     let mut world = World::new();
@@ -856,7 +858,7 @@ fn what_links_published_is_known_when_links_their_orphan_and_the_daemon_are_gone
     let mut writer = world.writer(&links, &seat);
     publish(&mut writer, range.offset, 1);
     world.kill(links);
-    // Who had not read it leaves, and nobody keeps the orphan.
+    // The subscriber that had not read the message leaves, so the orphan ends.
     world.leave(&a, &reader);
     let again = world.join(&mut a, "t", reliable());
     world.pass(LATER);
@@ -872,7 +874,7 @@ fn what_links_published_is_known_when_links_their_orphan_and_the_daemon_are_gone
     }
 }
 
-/// Otherwise links would tell other hosts that nobody subscribes here, and forget what had arrived.
+/// If the daemon answered earlier, links would tell other hosts that nobody subscribes here, and forget which messages had arrived.
 #[test]
 fn links_hear_of_no_topics_before_all_that_was_there_is_back() {
     let mut world = World::new();
@@ -887,14 +889,14 @@ fn links_hear_of_no_topics_before_all_that_was_there_is_back() {
     world.hand_back_all(&mut a, reader.member.zone, &[(reader.member, vec![])]);
     let (rows, _) = interest(&mut world, &links).unwrap();
     assert_eq!((rows.len(), rows[0].subscribers), (1, 1));
-    // And nobody waits for ever for those that do not come back.
+    // The wait for clients that do not return has a limit.
     world.restart();
     world.reconnect(&mut links);
     world.pass(LATER);
     assert!(interest(&mut world, &links).unwrap().0.is_empty());
 }
 
-/// A daemon and its links that are killed together leave a record of links that live.
+/// If a daemon and its links are killed together, the registry still has the links as a living client.
 #[test]
 fn links_hear_of_no_topics_before_former_links_are_known_to_be_gone() {
     let mut world = World::new();
@@ -905,7 +907,7 @@ fn links_hear_of_no_topics_before_former_links_are_known_to_be_gone() {
     let range = world.lease(&former, &seat, 1);
     world.fetch_segments(&mut former, &seat, true);
     let mut writer = world.writer(&former, &seat);
-    // Whoever reads has the memory, too, and hands it back.
+    // The subscriber has the memory, too, and hands it back.
     world.fetch_segments(&mut a, &reader, false);
     publish(&mut writer, range.offset, 1);
     world.restart();

@@ -6,9 +6,9 @@ use rgaps_topic::{Message, Reader, Shared, Start, Writer};
 use std::time::Duration;
 use support::*;
 
-/// Messages that the publisher keeps.
+/// How many messages the publisher keeps.
 const DEPTH: u64 = 4;
-/// Longer than a seat stays empty.
+/// Longer than the daemon keeps an empty seat.
 const FOR_GOOD: Duration = Duration::from_secs(31);
 
 fn of_links() -> Role {
@@ -46,7 +46,7 @@ impl Topic {
         }
     }
 
-    /// Publishes until a subscriber holds the publisher back; how many there were.
+    /// Publishes until a subscriber back-pressures the publisher. Returns how many messages it published.
     fn fill(&mut self) -> u64 {
         let before = self.published;
         while self.writer.has_room(256) && self.published - before < 3 * DEPTH {
@@ -65,7 +65,7 @@ impl Topic {
         self.published - before
     }
 
-    /// Links that join, and their subscriber.
+    /// Starts links that subscribe to the topic. Returns them and their subscriber.
     fn links(&mut self) -> (Sim, Seat) {
         let mut links = self.world.client(LINKS_CLIENT);
         let seat = self.world.join(&mut links, "t", of_links());
@@ -73,7 +73,7 @@ impl Topic {
     }
 }
 
-/// Tags of all messages that are there, each let go of.
+/// Reads and releases all messages. Returns their tags.
 fn read(reader: &mut Reader<Shared>) -> Vec<u64> {
     let taken = std::iter::from_fn(|| reader.poll());
     let tags = taken.map(|taken| {
@@ -90,7 +90,7 @@ fn a_seat_holds_publishers_back_until_the_next_links_take_it() {
     let (links, seat) = topic.links();
     let mut reader = topic.world.reader(&links, &seat, true, Start::Live);
     assert_eq!(topic.fill(), DEPTH);
-    // One message was sent, and one is on its way.
+    // The links have sent one message, and are sending one.
     reader.poll().unwrap().held.release();
     let held = reader.poll().unwrap();
     topic.world.kill(links);
@@ -102,7 +102,7 @@ fn a_seat_holds_publishers_back_until_the_next_links_take_it() {
     assert_eq!(next.member.slot, seat.member.slot);
     assert_ne!(next.member.incarnation, seat.member.incarnation);
     let mut reader = topic.world.reader(&links, &next, true, Start::Live);
-    // Nothing is missed of what was published meanwhile, and what was on its way and is there still comes again.
+    // The next links miss no message that was published meanwhile. They also receive again the message that the former links were sending.
     assert_eq!(read(&mut reader), [2, 3, 4, 5]);
     drop(held);
     assert_eq!(topic.fill(), DEPTH);
@@ -156,7 +156,7 @@ fn a_seat_outlives_the_daemon() {
         let (links, seat) = topic.links();
         topic.world.reader(&links, &seat, true, Start::Live);
         assert_eq!(topic.fill(), DEPTH);
-        // A killed daemon takes its links along.
+        // The links end with the killed daemon.
         topic.world.restart();
         drop(links);
         let zone = topic.publisher.member.zone;
@@ -169,7 +169,7 @@ fn a_seat_outlives_the_daemon() {
         let mut reader = topic.world.reader(&links, &next, true, Start::Live);
         assert_eq!(read(&mut reader), [0, 1, 2, 3]);
         assert_eq!(topic.fill(), DEPTH);
-        // And it is nobody else's any more.
+        // After the time for empty seats, nothing back-pressures the publisher.
         topic.world.pass(FOR_GOOD);
         assert_eq!(topic.fill(), 0);
         assert_eq!(read(&mut reader), [4, 5, 6, 7]);

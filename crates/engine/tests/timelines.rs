@@ -10,14 +10,14 @@ use std::time::Duration;
 use support::*;
 
 const LATER: Duration = Duration::from_secs(3);
-/// That one client may have.
+/// The limit of timelines of one client.
 const MOST: u32 = 256;
 
 fn at(words: &Shared, index: u32) -> TimelineView<Shared> {
     timeline(words, index).unwrap()
 }
 
-/// Tenure and count of a timeline, and of what it reached before.
+/// Tenure and count of a timeline's value, then of its record of an earlier tenure.
 fn look(words: &Shared, index: u32) -> [(u64, u64); 2] {
     let view = at(words, index);
     [view.value(), view.reached()].map(|word| {
@@ -26,7 +26,7 @@ fn look(words: &Shared, index: u32) -> [(u64, u64); 2] {
     })
 }
 
-/// What the owner's GPU work does.
+/// Reaches a count, as the owner's GPU work does.
 fn reach(words: &Shared, index: u32, count: u64) {
     let view = at(words, index);
     let tenure = view.value().load(Ordering::Acquire) >> 32;
@@ -49,15 +49,15 @@ fn a_client_has_its_timelines_for_itself_until_it_returns_them() {
     let mut taken: Vec<u32> = (0..MOST).map(|_| world.take_timeline(&a, zone)).collect();
     let take = Request::TakeTimeline { zone };
     assert_eq!(world.refused(&a, take.clone()), RefusalCode::LimitReached);
-    let theirs = world.take_timeline(&b, zone);
-    assert!(!taken.contains(&theirs));
+    let of_b = world.take_timeline(&b, zone);
+    assert!(!taken.contains(&of_b));
     taken.sort_unstable();
     taken.dedup();
     assert_eq!(taken.len() as u32, MOST);
     assert!(taken.iter().all(|index| (1..MAX_TIMELINES).contains(index)));
     assert_eq!(look(&words, taken[0]), [(0, 0), (0, 0)]);
 
-    for timeline in [theirs, 0, MAX_TIMELINES, u32::MAX, MAX_TIMELINES - 1] {
+    for timeline in [of_b, 0, MAX_TIMELINES, u32::MAX, MAX_TIMELINES - 1] {
         let request = Request::ReturnTimeline { zone, timeline };
         assert_eq!(world.refused(&a, request), RefusalCode::BadRequest);
     }
@@ -113,18 +113,18 @@ fn a_death_ends_the_timelines_of_the_dead_and_no_others() {
     world.join(&mut b, "t", best_effort());
     let words = b.holds[&zone].words();
     let [first, second] = [(); 2].map(|()| world.take_timeline(&a, zone));
-    let theirs = world.take_timeline(&b, zone);
-    for index in [first, theirs] {
+    let of_b = world.take_timeline(&b, zone);
+    for index in [first, of_b] {
         reach(&words, index, 4);
     }
-    // Its GPU work goes on while its process does, whatever becomes of its session and members.
+    // The GPU work of `a` goes on as long as its process lives, even without members and session.
     world.leave(&a, &seat);
     world.engine.hang_up(a.id, false);
     assert_eq!(look(&words, first), [(0, 4), (0, 0)]);
     world.kill(a);
     assert_eq!(look(&words, first), [(1, 0), (0, 4)]);
     assert_eq!(look(&words, second), [(1, 0), (0, 0)]);
-    assert_eq!(look(&words, theirs), [(0, 4), (0, 0)]);
+    assert_eq!(look(&words, of_b), [(0, 4), (0, 0)]);
 }
 
 #[test]
@@ -135,12 +135,12 @@ fn a_client_whose_gpu_is_lost_lives_on_without_timelines() {
     world.join(&mut b, "t", best_effort());
     let words = b.holds[&zone].words();
     let lost = world.take_timeline(&a, zone);
-    let theirs = world.take_timeline(&b, zone);
+    let of_b = world.take_timeline(&b, zone);
     reach(&words, lost, 2);
     world.ask(&a, Request::GpuLost { zone }).unwrap();
     world.ask(&a, Request::GpuLost { zone }).unwrap();
     assert_eq!(look(&words, lost), [(1, 0), (0, 2)]);
-    assert_eq!(look(&words, theirs), [(0, 0), (0, 0)]);
+    assert_eq!(look(&words, of_b), [(0, 0), (0, 0)]);
     assert_eq!(world.info(&a, "t").publishers.len(), 1);
     assert!(!world.info(&a, "t").publishers[0].orphan);
     assert_ne!(world.take_timeline(&a, zone), lost);
@@ -179,14 +179,14 @@ fn what_is_handed_back_goes_on_and_the_rest_ends() {
         let zone = publisher.member.zone;
         let words = a.holds[&zone].words();
         let [kept, forgotten] = [(); 2].map(|()| world.take_timeline(&a, zone));
-        let theirs = world.take_timeline(&b, zone);
-        for index in [kept, forgotten, theirs] {
+        let of_b = world.take_timeline(&b, zone);
+        for index in [kept, forgotten, of_b] {
             reach(&words, index, 3);
         }
         world.restart();
         a.timelines = vec![kept];
-        // Its own twice, another's, and some that there are not.
-        b.timelines = vec![theirs, theirs, kept, 0, MAX_TIMELINES, u32::MAX];
+        // `b` names its own timeline twice, another client's, and numbers that do not exist.
+        b.timelines = vec![of_b, of_b, kept, 0, MAX_TIMELINES, u32::MAX];
         world.hand_back_all(&mut a, zone, &[(publisher.member, vec![])]);
         assert_eq!(
             world.refused(&a, Request::TakeTimeline { zone }),
@@ -194,19 +194,19 @@ fn what_is_handed_back_goes_on_and_the_rest_ends() {
             "b may have any"
         );
         world.pass(LATER);
-        assert_eq!(look(&words, theirs), [(0, 3), (0, 0)], "b lives");
+        assert_eq!(look(&words, of_b), [(0, 3), (0, 0)], "b lives");
         if b_comes_back {
             world.hand_back_all(&mut b, zone, &[(subscriber.member, vec![])]);
-            assert_eq!(look(&words, theirs), [(0, 3), (0, 0)]);
+            assert_eq!(look(&words, of_b), [(0, 3), (0, 0)]);
         } else {
             drop(b);
             world.pass(LATER);
-            assert_eq!(look(&words, theirs), [(1, 0), (0, 3)]);
+            assert_eq!(look(&words, of_b), [(1, 0), (0, 3)]);
         }
         assert_eq!(look(&words, kept), [(0, 3), (0, 0)]);
         assert_eq!(look(&words, forgotten), [(1, 0), (0, 3)]);
         let next = world.take_timeline(&a, zone);
-        assert!(next != kept && (next != theirs || !b_comes_back));
+        assert!(next != kept && (next != of_b || !b_comes_back));
         assert_eq!(look(&words, next)[0].1, 0);
         give_back(&mut world, &a, zone, kept);
         assert_eq!(look(&words, kept), [(1, 0), (0, 3)]);
@@ -221,7 +221,7 @@ fn a_client_that_dies_while_it_hands_back_ends_waiting_for_it() {
     world.join(&mut b, "t", best_effort());
     let zone = publisher.member.zone;
     let words = a.holds[&zone].words();
-    let theirs = world.take_timeline(&b, zone);
+    let of_b = world.take_timeline(&b, zone);
     world.restart();
     world.hand_back_all(&mut a, zone, &[(publisher.member, vec![])]);
     world.reconnect(&mut b);
@@ -229,7 +229,7 @@ fn a_client_that_dies_while_it_hands_back_ends_waiting_for_it() {
     world.kill(b);
     world.pass(LATER);
     assert_eq!(
-        look(&words, theirs),
+        look(&words, of_b),
         [(1, 0), (0, 0)],
         "also one that has reached no point: somebody may wait for its first"
     );

@@ -1,12 +1,12 @@
-//! Which back end serves a queue pair, found out by trial.
+//! The choice of the back end that serves queue pairs, by what this host has.
 
 use crate::mlx5;
 use std::fmt;
 
-/// What reads the entries that kernels write. Kernels are the same for all.
+/// The reader of the entries that kernels write. The same kernels run with each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackEnd {
-    /// A card of mlx5, with no CPU on the way. Refused everywhere for now: see [`mlx5::refusal`].
+    /// An mlx5 card, without a CPU in between. [`mlx5::refusal`] refuses it on every host.
     Mlx5,
     /// A thread of the host that posts on a carrier: TCP, or RDMA verbs.
     Proxy,
@@ -24,12 +24,12 @@ impl fmt::Display for BackEnd {
     }
 }
 
-/// A back end, and why none before it was taken.
+/// The chosen back end, and why better ones were not chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// What was taken.
+    /// The chosen back end.
     pub back_end: BackEnd,
-    /// What was tried before, with the reasons against it.
+    /// Back ends that were tried first, with the reasons against each.
     pub refused: Vec<(BackEnd, String)>,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for Choice {
     }
 }
 
-/// The best back end of this host: a card's own where that works, else the proxy. The model is never chosen, only asked for.
+/// Chooses the best back end of this host: an mlx5 card where that works, otherwise the proxy. It never chooses the model.
 pub fn choose() -> Choice {
     Choice {
         back_end: BackEnd::Proxy,

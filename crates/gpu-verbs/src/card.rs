@@ -1,9 +1,9 @@
-//! A software card: a thread that serves queue pairs as a network card would, from the very bytes that kernels wrote.
+//! A software card: a thread that serves queue pairs as a network card would, and reads the same bytes of kernels.
 
 use crate::carrier::{Carrier, Responder};
 use crate::engine::{Behaviour, Counts, Engine};
 use crate::loopback::{LoopbackCarrier, NullCarrier};
-use crate::memory::Memory;
+use crate::memory::ZeroedMemory;
 use crate::queue::{Depths, QueueMemory, Rings};
 use crate::regions::{Regions, Registration};
 use crate::tcp::TcpCarrier;
@@ -25,7 +25,7 @@ const IDLE_SLEEP: Duration = Duration::from_micros(50);
 
 enum Command {
     Serve(Box<Engine>),
-    /// Answered when nothing of the queue pair is touched any more.
+    /// Drops the engine of this queue pair, and answers when the thread does not use the pair's memory any more.
     Leave(u32, Sender<()>),
 }
 
@@ -51,22 +51,22 @@ impl Card {
             regions: Arc::default(),
             commands: Some(commands),
             thread: Some(thread),
-            // No card begins with 0, and a byte that is lost should show.
+            // As on real cards not 0. All bytes differ, so that code that loses one fails.
             next_number: AtomicU32::new(0x1_0203),
         })
     }
 
-    /// Where its kernels run.
+    /// The domain in which its kernels run.
     pub fn kernels(&self) -> Domain {
         self.kernels
     }
 
-    /// Registers memory. Peers that know the key may use it if `is_remote`.
-    pub fn register(&self, memory: &Arc<Memory>, is_remote: bool) -> Registration {
+    /// Registers memory. If `is_remote`, a peer that knows the key may read and write it.
+    pub fn register(&self, memory: &Arc<ZeroedMemory>, is_remote: bool) -> Registration {
         Registration::new(&self.regions, memory, is_remote)
     }
 
-    /// A queue pair without a peer.
+    /// Creates a queue pair, which has no peer yet.
     pub fn queue_pair(&self, depths: Depths) -> Result<QueuePair, GpuVerbsError> {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         let queue = QueueMemory::new(self.kernels, Rings::Host, depths, number)?;
@@ -83,13 +83,13 @@ impl Card {
 
 impl Drop for Card {
     fn drop(&mut self) {
-        // Queue pairs keep the thread: it ends with the last of them.
+        // The thread ends when the last sender of commands is dropped: queue pairs have one each.
         self.commands = None;
         drop(self.thread.take());
     }
 }
 
-/// A queue pair of a [`Card`]. Kernels that use it have ended before it is dropped.
+/// A queue pair of a [`Card`]. Drop it only after all kernels that use it have ended.
 pub struct QueuePair {
     queue: Arc<QueueMemory>,
     regions: Arc<Regions>,
@@ -122,7 +122,7 @@ impl QueuePair {
         sent.map_err(|_| GpuVerbsError::CardEnded)
     }
 
-    /// Connects it with a queue pair of this process, also of another card: the model.
+    /// Connects it with another queue pair of this process, of the same or another card: the model.
     pub fn connect(
         &mut self,
         peer: &mut QueuePair,
@@ -135,24 +135,24 @@ impl QueuePair {
         peer.serve(Box::new(other), behaviour)
     }
 
-    /// Connects it with a peer behind a TCP connection, whose end does the same: the proxy.
+    /// Connects it over a TCP connection, on whose other end a peer calls the same function: the proxy.
     pub fn connect_tcp(&mut self, stream: TcpStream) -> Result<(), GpuVerbsError> {
         let responder = Responder::new(Arc::clone(&self.regions));
         let carrier = TcpCarrier::new(stream, responder).map_err(GpuVerbsError::System)?;
         self.serve(Box::new(carrier), Behaviour::default())
     }
 
-    /// Has a carrier of RDMA verbs carry its works, whose queue pair is connected: the proxy.
+    /// Connects it through a carrier of RDMA verbs, which is connected already: the proxy.
     pub fn connect_verbs(&mut self, carrier: VerbsCarrier) -> Result<(), GpuVerbsError> {
         self.serve(Box::new(carrier), Behaviour::default())
     }
 
-    /// Completes everything after so long, and carries out nothing: for figures of what posting costs.
+    /// Connects it to a carrier that completes each work after `latency` and carries out none. For measuring what posting costs.
     pub fn connect_to_nothing(&mut self, latency: Duration) -> Result<(), GpuVerbsError> {
         self.serve(Box::new(NullCarrier::new(latency)), Behaviour::default())
     }
 
-    /// What kernels take as a parameter. Before it is connected the back end can do nothing.
+    /// The parameter that kernels take. It lists no abilities until the queue pair is connected.
     pub fn view(&self) -> QueuePairView {
         self.queue.view(self.abilities)
     }
@@ -162,12 +162,12 @@ impl QueuePair {
         &self.queue
     }
 
-    /// While it is stalled the card does nothing for it.
+    /// Stalls the queue pair: the card does nothing for it until this is called with false.
     pub fn set_stalled(&self, is_stalled: bool) {
         self.is_stalled.store(is_stalled, Ordering::Release);
     }
 
-    /// What the card has seen of it.
+    /// What the card has counted on it so far.
     pub fn counts(&self) -> Counts {
         self.counts.lock().expect("nobody panics with it").clone()
     }
@@ -181,7 +181,7 @@ impl Drop for QueuePair {
             .send(Command::Leave(self.queue.number(), answer))
             .is_ok()
         {
-            // An error means that the thread has ended, which touches nothing, either.
+            // An error means that the thread has ended, so it does not use the memory either.
             let _ = left.recv();
         }
     }
@@ -196,7 +196,7 @@ fn serve(commands: &Receiver<Command>) {
             Ok(Command::Serve(engine)) => engines.push(engine),
             Ok(Command::Leave(number, answer)) => {
                 engines.retain(|engine| engine.number() != number);
-                // Whoever left may have gone on.
+                // An error means that the queue pair does not wait for the answer.
                 let _ = answer.send(());
             }
             Err(TryRecvError::Empty) => {}

@@ -1,57 +1,58 @@
-//! What carries works out: one trait for all.
+//! [`Carrier`], the trait of everything that carries out works; and the parts that carriers share.
 
-use crate::entry::{Kind, Local, Work};
+use crate::entry::{Local, Work, WorkKind};
 use crate::regions::{Change, Regions};
 use crate::view::Syndrome;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What a carrier has to tell.
+/// What a carrier reports to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The oldest work that was not done yet is done, or has failed.
+    /// The oldest posted work that the carrier has not reported yet has ended: it succeeded, or it failed.
     Done(Result<(), Syndrome>),
-    /// A peer's write with this immediate is in this side's memory.
+    /// The peer wrote into this side's memory, with an immediate. The bytes are there.
     Received {
-        /// The immediate.
+        /// The peer's immediate.
         immediate: u32,
         /// Bytes of the write.
         bytes: u32,
     },
 }
 
-/// Carries a queue pair's works to its peer. One thread uses it.
+/// Carries a queue pair's works to its peer, and the peer's to this side. Only the card's thread uses it.
 pub trait Carrier: Send {
-    /// What it can do: [`crate::CAN_WRITE`], [`crate::CAN_READ`], [`crate::CAN_CHANGE`].
+    /// The kinds of works that it supports: bits of [`crate::CAN_WRITE`], [`crate::CAN_READ`], [`crate::CAN_CHANGE`].
     fn abilities(&self) -> u32;
-    /// Takes a work, unless too many are on their way. Works are done in order.
+    /// Starts a work. Returns false, and does not take it, if too many works are in flight. Works end in the order of the
+    /// calls.
     fn post(&mut self, work: &Work) -> bool;
-    /// So many more immediates may arrive.
+    /// Allows `count` more immediates of the peer to arrive: kernels have posted as many receives.
     fn add_receives(&mut self, count: u32);
-    /// Goes on, without waiting; tells what has happened.
+    /// Advances sending and receiving without blocking, and appends what happened to `events`.
     fn progress(&mut self, events: &mut VecDeque<Event>);
-    /// Gives up all works that are on their way, without a word about them: the queue pair has failed.
+    /// Abandons all works in flight, without events for them. The engine calls it when the queue pair has failed.
     fn fail(&mut self);
 }
 
-/// A request as its peer gets it.
+/// A work as the peer gets it, without the bytes of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
-    pub(crate) kind: Kind,
+    pub(crate) kind: WorkKind,
     pub(crate) address: u64,
     pub(crate) key: u32,
     pub(crate) bytes: u32,
 }
 
-/// Why a request is not carried out.
+/// Why a request of the peer was not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// There is no receive for its immediate now.
+    /// No receive is posted for its immediate. The request may be tried again.
     NotReady,
     Failed(Syndrome),
 }
 
-/// One end's memory and receives, for requests of its peer.
+/// One end's memory and posted receives. It serves the peer's requests.
 pub(crate) struct Responder {
     regions: Arc<Regions>,
     inbox: Mutex<Inbox>,
@@ -87,17 +88,18 @@ impl Responder {
         events.append(&mut self.inbox().received);
     }
 
-    /// Carries out a peer's request; gives the bytes that it wants back.
+    /// Carries out a request of the peer, with `data` as the bytes of a write. Returns the bytes for the peer: those that it
+    /// reads, or the old value of a word.
     pub(crate) fn serve(&self, request: &Request, data: &[u8]) -> Result<Vec<u8>, Refusal> {
         let (key, address) = (request.key, request.address);
         let failed = Refusal::Failed;
         match request.kind {
-            Kind::Nop => Ok(Vec::new()),
-            Kind::Write => {
+            WorkKind::Nop => Ok(Vec::new()),
+            WorkKind::Write => {
                 let wrote = self.regions.write(key, address, data, true);
                 wrote.map(|()| Vec::new()).map_err(failed)
             }
-            Kind::WriteImmediate(immediate) => {
+            WorkKind::WriteImmediate(immediate) => {
                 if self.inbox().receives == 0 {
                     return Err(Refusal::NotReady);
                 }
@@ -111,11 +113,11 @@ impl Responder {
                 });
                 Ok(Vec::new())
             }
-            Kind::Read => self
+            WorkKind::Read => self
                 .regions
                 .read(key, address, request.bytes, true)
                 .map_err(failed),
-            Kind::Change(change) => {
+            WorkKind::Change(change) => {
                 let before = self.regions.change(key, address, change);
                 before
                     .map(|before| before.to_ne_bytes().to_vec())
@@ -125,24 +127,24 @@ impl Responder {
     }
 }
 
-/// The bytes that a work sends.
+/// Returns the bytes that a work sends to the peer; none for works that get bytes back.
 pub(crate) fn gather(regions: &Regions, work: &Work) -> Result<Vec<u8>, Syndrome> {
     match (work.kind, work.local) {
-        (Kind::Write | Kind::WriteImmediate(_), Local::Inline(bytes)) => {
+        (WorkKind::Write | WorkKind::WriteImmediate(_), Local::Inline(bytes)) => {
             Ok(bytes[..work.bytes as usize].to_vec())
         }
-        (Kind::Write | Kind::WriteImmediate(_), Local::Region { address, key }) => {
+        (WorkKind::Write | WorkKind::WriteImmediate(_), Local::Region { address, key }) => {
             regions.read(key, address, work.bytes, false)
         }
-        // What comes back needs memory before anything is asked.
-        (Kind::Read | Kind::Change(_), Local::Region { address, key }) => regions
+        // Check the memory for the peer's answer before the request is sent.
+        (WorkKind::Read | WorkKind::Change(_), Local::Region { address, key }) => regions
             .check(key, address, work.bytes.into())
             .map(|()| Vec::new()),
         _ => Ok(Vec::new()),
     }
 }
 
-/// Writes what came back where the work wants it.
+/// Writes the bytes of the peer's answer into the work's memory.
 pub(crate) fn scatter(regions: &Regions, work: &Work, found: &[u8]) -> Result<(), Syndrome> {
     match work.local {
         Local::Region { address, key } if !found.is_empty() => {
@@ -161,26 +163,26 @@ pub(crate) fn request(work: &Work) -> Request {
     }
 }
 
-/// Numbers of [`Kind`] on the wire of a TCP carrier, with operands.
-pub(crate) fn kind_code(kind: Kind) -> (u8, u64, u64) {
+/// Encodes a [`WorkKind`] for the wire of a TCP carrier: its number, and two operands.
+pub(crate) fn kind_code(kind: WorkKind) -> (u8, u64, u64) {
     match kind {
-        Kind::Nop => (0, 0, 0),
-        Kind::Write => (1, 0, 0),
-        Kind::WriteImmediate(immediate) => (2, immediate.into(), 0),
-        Kind::Read => (3, 0, 0),
-        Kind::Change(Change::Add(more)) => (4, more, 0),
-        Kind::Change(Change::Swap(expected, desired)) => (5, expected, desired),
+        WorkKind::Nop => (0, 0, 0),
+        WorkKind::Write => (1, 0, 0),
+        WorkKind::WriteImmediate(immediate) => (2, immediate.into(), 0),
+        WorkKind::Read => (3, 0, 0),
+        WorkKind::Change(Change::Add(more)) => (4, more, 0),
+        WorkKind::Change(Change::Swap(expected, desired)) => (5, expected, desired),
     }
 }
 
-pub(crate) fn kind_of_code(code: u8, first: u64, second: u64) -> Option<Kind> {
+pub(crate) fn kind_of_code(code: u8, first: u64, second: u64) -> Option<WorkKind> {
     Some(match code {
-        0 => Kind::Nop,
-        1 => Kind::Write,
-        2 => Kind::WriteImmediate(u32::try_from(first).ok()?),
-        3 => Kind::Read,
-        4 => Kind::Change(Change::Add(first)),
-        5 => Kind::Change(Change::Swap(first, second)),
+        0 => WorkKind::Nop,
+        1 => WorkKind::Write,
+        2 => WorkKind::WriteImmediate(u32::try_from(first).ok()?),
+        3 => WorkKind::Read,
+        4 => WorkKind::Change(Change::Add(first)),
+        5 => WorkKind::Change(Change::Swap(first, second)),
         _ => return None,
     })
 }

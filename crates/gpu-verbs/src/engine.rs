@@ -1,4 +1,4 @@
-//! One queue pair as a card serves it: fetch entries, have a carrier carry them out, complete.
+//! The engine of one queue pair: fetches the entries that kernels wrote, posts them on a carrier, writes completions.
 
 use crate::carrier::{Carrier, Event};
 use crate::entry::{completion, decode, Outcome, Work};
@@ -8,36 +8,37 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Entries that one step fetches.
+/// Most entries that one step fetches.
 const FETCHED_AT_ONCE: usize = 64;
 
-/// How a software card behaves; real ones are known to do each of these.
+/// The behaviour of a software card, for tests. Real cards are known to do each of these.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Behaviour {
-    /// All that is random comes from it.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// A step does something in one of so many cases; 0 and 1: always.
+    /// A step fetches, and advances the carrier, in one of `delay_one_in` cases each; 0 and 1: always.
     pub delay_one_in: u32,
-    /// Others may run between the two parts of a completion.
+    /// Whether the card yields between writing the two parts of a completion.
     pub is_torn: bool,
-    /// How far works go, the doorbell record says, and the doorbell only wakes.
+    /// Whether the doorbell record decides which works are posted, and the doorbell only wakes the card. Otherwise the
+    /// doorbell's own index decides.
     pub record_decides: bool,
-    /// Tries of a write with immediate that finds no receive; 0: without end.
+    /// How often a write with immediate is tried while the peer has no receive; 0: without limit.
     pub receive_tries: u32,
 }
 
-/// What a card has seen of a queue pair.
+/// What a card counted on a queue pair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Doorbells that were new.
+    /// New values of the doorbell.
     pub doorbells: u64,
     /// Entries fetched.
     pub works: u64,
     /// Completions of sends written.
     pub completions: u64,
-    /// Immediates that were given to kernels.
+    /// Completions of immediates that the peer sent.
     pub received: u64,
-    /// What no kernel may do, the first of each kind of it.
+    /// What kernels did against the rules: the first eight different texts.
     pub violations: Vec<String>,
 }
 
@@ -48,17 +49,22 @@ pub(crate) struct Engine {
     random: u64,
     is_stalled: Arc<AtomicBool>,
     counts: Arc<Mutex<Counts>>,
+    /// The doorbell as it was last seen.
     doorbell: [u8; 8],
-    /// Works up to here may be fetched, and were.
+    /// Entries with a lower index may be fetched.
     ready: u64,
+    /// Entries with a lower index were fetched.
     fetched: u64,
+    /// The index of each work in flight, and whether it completes also when it succeeds.
     in_flight: VecDeque<(u64, bool)>,
     events: VecDeque<Event>,
     /// Completions written, of sends and of receives.
     completed: [u64; 2],
+    /// Receives that kernels have posted, ever.
     receives: u64,
+    /// A work failed, or a kernel broke the rules: all further works are flushed.
     has_failed: bool,
-    /// A completion queue would be overrun: nothing more can be said.
+    /// A completion or receive queue would be overrun. The engine stops, since it cannot report anything more.
     is_dead: bool,
 }
 
@@ -114,13 +120,13 @@ impl Engine {
         one_in > 1 && self.random % one_in != 0
     }
 
-    /// Does what there is to do now. Whether there was anything.
+    /// Does what can be done without waiting. Returns whether there was anything to do.
     pub(crate) fn step(&mut self) -> bool {
         if self.is_dead || self.is_stalled.load(Ordering::Acquire) {
             return false;
         }
-        // In this order: receives that a kernel posted before it rang are there before its works are carried out. The peer may
-        // send as soon as it sees one.
+        // First the doorbell, then the receives, then the works: so the receives that a kernel posted before it rang count before its
+        // works are carried out. As soon as the peer sees such a work, it may send an immediate.
         let mut is_busy = self.look_at_doorbell();
         self.look_at_receives();
         if self.fetched < self.ready && !self.is_skipped() {
@@ -167,7 +173,7 @@ impl Engine {
         let (rung, number) = ((half(0) >> 8) as u16, half(4) >> 8);
         let record = self.queue.record(RECORD_SEND);
         let size = 1u64 << self.queue.depths().sends_log2;
-        // The record is written before the doorbell, so it may be newer, and never older.
+        // Kernels write the record before the doorbell, so the record may be ahead of the doorbell, but never behind.
         let ahead = (record as u16).wrapping_sub(rung);
         let is_good = number == self.number()
             && bytes[3] == 0
@@ -200,7 +206,7 @@ impl Engine {
             let index = self.fetched;
             if self.has_failed {
                 self.fetched += 1;
-                // Behind those that are on their way.
+                // Completions come in order, so this one waits for the works in flight.
                 match self.in_flight.is_empty() {
                     true => self.complete(Outcome::Failed(Syndrome::Flushed), index),
                     false => self.in_flight.push_back((index, true)),
@@ -245,7 +251,7 @@ impl Engine {
             return;
         };
         match result {
-            // What the carrier did behind a failure counts for nothing.
+            // After a failure all works are flushed, also those that the carrier carried out.
             _ if self.has_failed => self.complete(Outcome::Failed(Syndrome::Flushed), index),
             Ok(()) if completes => self.complete(Outcome::Done, index),
             Ok(()) => {}
@@ -257,7 +263,7 @@ impl Engine {
         }
     }
 
-    /// Works that the carrier will not tell of any more: all that came behind a failure.
+    /// Ends all works behind a failed one: makes the carrier abandon them, and completes them as flushed.
     fn flush(&mut self) {
         self.carrier.fail();
         for (index, _) in std::mem::take(&mut self.in_flight) {

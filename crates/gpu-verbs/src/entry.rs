@@ -1,5 +1,5 @@
-//! What a card reads and writes, byte by byte as mlx5's manual (PRM) and rdma-core's `mlx5dv.h` lay it out. All fields begin with
-//! their most significant byte. This shares nothing with the encoder of `rgaps/device_rdma.cuh`: each checks the other.
+//! Decodes the entries of send queues and encodes completions, in the format of mlx5's manual (PRM) and rdma-core's `mlx5dv.h`. All
+//! fields are big-endian. The code shares nothing with the encoder of `rgaps/device_rdma.cuh`, so each checks the other.
 //!
 //! ```text
 //! send queue entry     0 opmod, 1-2 index, 3 opcode, 4-6 queue pair, 7 ds (16-byte units), 8-10 zero, 11 fm_ce_se, 12 immediate
@@ -20,27 +20,28 @@ const READ: u8 = 0x10;
 const COMPARE_SWAP: u8 = 0x11;
 const FETCH_ADD: u8 = 0x12;
 
-/// Bits 3:2 of fm_ce_se: a completion always; and none but on an error.
+/// Bits 3:2 of fm_ce_se (completion enable) that ask for a completion. Without them only an error completes.
 const COMPLETES: u8 = 0b1000;
+/// Bit of the byte count that marks inline bytes.
 const INLINE: u32 = 1 << 31;
-/// Bytes that an entry of 64 can have inline.
+/// Most inline bytes of an entry of 64 bytes.
 pub(crate) const INLINE_BYTES_MAX: usize = 28;
 
 /// One entry, as raw bytes.
 pub(crate) type Raw = [u8; ENTRY_BYTES as usize];
 
-/// What a work is to do.
+/// The operation of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Nothing.
+pub enum WorkKind {
+    /// Does nothing.
     Nop,
     /// Writes into the peer's memory.
     Write,
-    /// The same, and tells the peer's receive queue.
+    /// Writes into the peer's memory, and completes a receive of the peer with this immediate.
     WriteImmediate(u32),
     /// Reads the peer's memory.
     Read,
-    /// Changes a word of the peer's memory, and reads what it was.
+    /// Changes a word of the peer's memory atomically, and reads its old value.
     Change(Change),
 }
 
@@ -61,11 +62,11 @@ pub enum Local {
 /// A work, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Its index in the queue, ever.
+    /// How many works were posted to the queue before it, ever.
     pub index: u64,
-    /// What it does.
-    pub kind: Kind,
-    /// Whether its completion is wanted.
+    /// Its operation.
+    pub kind: WorkKind,
+    /// Whether it completes also when it succeeds.
     pub completes: bool,
     /// The peer's address.
     pub remote: u64,
@@ -73,39 +74,39 @@ pub struct Work {
     pub remote_key: u32,
     /// This side's bytes.
     pub local: Local,
-    /// How many.
+    /// How many bytes.
     pub bytes: u32,
 }
 
 /// Why an entry cannot be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
-    /// Not the entry that the doorbell is for: one of another round, say.
+    /// The entry is not the one for which the doorbell was rung, for example a stale one of an earlier round.
     #[error("entry {wanted:#x} has the index {found:#x}")]
     Index {
-        /// The low half of the index that was due.
+        /// The low 16 bits of the expected index.
         wanted: u16,
-        /// What the entry has.
+        /// The entry's index.
         found: u16,
     },
-    /// Another queue pair's.
+    /// The entry names another queue pair.
     #[error("an entry of queue pair {wanted:#x} is for {found:#x}")]
     Number {
-        /// The queue pair that has the entry.
+        /// The number of the queue pair in whose queue the entry lies.
         wanted: u32,
-        /// What the entry has.
+        /// The number in the entry.
         found: u32,
     },
-    /// An opcode that there is not.
+    /// The opcode is unknown.
     #[error("there is no opcode {0:#04x} here")]
     Opcode(u8),
-    /// A length in 16-byte units that is not the opcode's.
+    /// The entry's length in 16-byte units does not go with its opcode.
     #[error("opcode {0:#04x} cannot have {1} units")]
     Units(u8, u8),
     /// A field has bits that must be zero.
     #[error("bytes at {0} are not zero")]
     Reserved(usize),
-    /// A length that no work has.
+    /// No work may have this number of bytes.
     #[error("no work has {0} bytes")]
     Bytes(u32),
 }
@@ -122,7 +123,7 @@ fn word(raw: &Raw, at: usize) -> u64 {
     u64::from_be_bytes(field(raw, at))
 }
 
-/// Decodes the entry with this index of a queue pair.
+/// Decodes the entry with index `index` of the queue pair `number`.
 pub(crate) fn decode(raw: &Raw, index: u64, number: u32) -> Result<Work, EntryError> {
     let wanted = index as u16;
     let found = u16::from_be_bytes(field(raw, 1));
@@ -147,15 +148,15 @@ pub(crate) fn decode(raw: &Raw, index: u64, number: u32) -> Result<Work, EntryEr
         return Err(EntryError::Reserved(11));
     }
     let kind = match opcode {
-        NOP => Kind::Nop,
-        WRITE => Kind::Write,
-        WRITE_IMMEDIATE => Kind::WriteImmediate(half(raw, 12)),
-        READ => Kind::Read,
-        COMPARE_SWAP => Kind::Change(Change::Swap(word(raw, 40), word(raw, 32))),
-        FETCH_ADD => Kind::Change(Change::Add(word(raw, 32))),
+        NOP => WorkKind::Nop,
+        WRITE => WorkKind::Write,
+        WRITE_IMMEDIATE => WorkKind::WriteImmediate(half(raw, 12)),
+        READ => WorkKind::Read,
+        COMPARE_SWAP => WorkKind::Change(Change::Swap(word(raw, 40), word(raw, 32))),
+        FETCH_ADD => WorkKind::Change(Change::Add(word(raw, 32))),
         other => return Err(EntryError::Opcode(other)),
     };
-    if !matches!(kind, Kind::WriteImmediate(_)) {
+    if !matches!(kind, WorkKind::WriteImmediate(_)) {
         zero(12, 4)?;
     }
     let mut work = Work {
@@ -167,7 +168,7 @@ pub(crate) fn decode(raw: &Raw, index: u64, number: u32) -> Result<Work, EntryEr
         local: Local::Inline([0; INLINE_BYTES_MAX]),
         bytes: 0,
     };
-    if kind == Kind::Nop {
+    if kind == WorkKind::Nop {
         return match units {
             1 => Ok(work),
             other => Err(EntryError::Units(opcode, other)),
@@ -180,20 +181,20 @@ pub(crate) fn decode(raw: &Raw, index: u64, number: u32) -> Result<Work, EntryEr
     Ok(work)
 }
 
-fn local(raw: &Raw, kind: Kind, units: u8) -> Result<(Local, u32), EntryError> {
+fn local(raw: &Raw, kind: WorkKind, units: u8) -> Result<(Local, u32), EntryError> {
     let opcode = raw[3];
     let data_at = match kind {
-        Kind::Change(_) => 48,
+        WorkKind::Change(_) => 48,
         _ => 32,
     };
     let bytes = half(raw, data_at);
     if bytes & INLINE != 0 {
         let bytes = bytes & !INLINE;
-        let may = matches!(kind, Kind::Write | Kind::WriteImmediate(_));
+        let may = matches!(kind, WorkKind::Write | WorkKind::WriteImmediate(_));
         if !may || bytes as usize > INLINE_BYTES_MAX {
             return Err(EntryError::Bytes(bytes));
         }
-        // Control, remote address, and the bytes behind their length.
+        // Units of the control segment, of the remote address, and of the length with the bytes.
         let wanted = 2 + (4 + bytes).div_ceil(16);
         return match u32::from(units) == wanted {
             true => Ok((Local::Inline(field(raw, 36)), bytes)),
@@ -203,7 +204,7 @@ fn local(raw: &Raw, kind: Kind, units: u8) -> Result<(Local, u32), EntryError> {
     if usize::from(units) != data_at / 16 + 1 {
         return Err(EntryError::Units(opcode, units));
     }
-    let is_word = matches!(kind, Kind::Change(_));
+    let is_word = matches!(kind, WorkKind::Change(_));
     if bytes > WORK_BYTES_MAX || (is_word && bytes != 8) {
         return Err(EntryError::Bytes(bytes));
     }
@@ -214,7 +215,7 @@ fn local(raw: &Raw, kind: Kind, units: u8) -> Result<(Local, u32), EntryError> {
     Ok((region, bytes))
 }
 
-/// What a completion says.
+/// The content of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
@@ -223,10 +224,10 @@ pub(crate) enum Outcome {
     ReceiveFailed(Syndrome),
 }
 
-/// Marks a completion as none: opcode 15, the card's.
+/// The last byte of a completion that was never written: opcode 15, owned by the card.
 pub(crate) const NO_COMPLETION: u8 = 0xf1;
 
-/// A completion, for this round of its queue.
+/// Encodes a completion. `owner` is the lowest bit of the number of times that the completion queue has wrapped.
 pub(crate) fn completion(outcome: Outcome, number: u32, counter: u16, owner: u8) -> Raw {
     let mut raw: Raw = [0; ENTRY_BYTES as usize];
     let (opcode, syndrome) = match outcome {
@@ -259,7 +260,7 @@ mod tests {
         raw
     }
 
-    /// Of `shared/reference/gpu-initiated.md`, whose offsets were checked by compiling rdma-core's header.
+    /// The example of `shared/reference/gpu-initiated.md`. Its offsets were checked by compiling rdma-core's header.
     const WRITE_ENTRY: &str =
         "00123408 00abcd03 00000008 00000000 11223344 55667788 00c0ffee 00000000 \
                                00001000 00beef01 00007f00 00001000";
@@ -269,7 +270,7 @@ mod tests {
         let work = decode(&raw(WRITE_ENTRY), 0x1234, 0xabcd).unwrap();
         let wanted = Work {
             index: 0x1234,
-            kind: Kind::Write,
+            kind: WorkKind::Write,
             completes: true,
             remote: 0x1122_3344_5566_7788,
             remote_key: 0xc0_ffee,

@@ -5,7 +5,7 @@
 //!
 //! | back end | who reads the entries | for |
 //! |---|---|---|
-//! | mlx5 direct | the card; no CPU on the way | refused for now, with the reason ([`mlx5::refusal`]): never run on a card |
+//! | mlx5 direct | the card, without a CPU in between | no host: [`mlx5::refusal`] refuses it, since it never ran on a card |
 //! | proxy | a thread of the host ([`Card`]), which posts on a carrier: TCP ([`QueuePair::connect_tcp`]) or RDMA verbs ([`VerbsCarrier`]) | hosts without such a card |
 //! | model | the same thread, with memory of this process as the peer ([`QueuePair::connect`]) | tests, and measuring what posting costs |
 //!
@@ -14,7 +14,7 @@
 //! use rgaps_gpu_verbs::*;
 //! println!("{}", choose());
 //! let card = Card::new(rgaps_layout::Domain::Host)?;
-//! let memory = Memory::new(card.kernels(), 4096)?;
+//! let memory = ZeroedMemory::new(card.kernels(), 4096)?;
 //! let registration = card.register(&memory, true);
 //! let (mut one, mut other) = (card.queue_pair(Depths::default())?, card.queue_pair(Depths::default())?);
 //! one.connect(&mut other, Behaviour::default())?;
@@ -25,8 +25,8 @@
 //! ```
 //! [`LinkEnd`] is one end of a link between device topics of two hosts, whose messages kernels carry (`rgaps/device_link.cuh`).
 //!
-//! The decoder of the software card (`entry.rs`) shares nothing with the encoder of the kernels: each checks the other.
-//! `docs/decisions/0048-gpu-verbs.md` has the reasons, and says what is not proven.
+//! The decoder of the software card (`entry.rs`) shares nothing with the encoder of the kernels, so each checks the other.
+//! `docs/decisions/0048-gpu-verbs.md` has the reasons, and names what is not proven.
 
 #![warn(clippy::too_many_lines)]
 
@@ -49,7 +49,7 @@ pub use back_end::{choose, BackEnd, Choice};
 pub use card::{Card, QueuePair};
 pub use engine::{Behaviour, Counts};
 pub use link::{Buffer, LinkEnd, LinkEndView, LinkSizes};
-pub use memory::Memory;
+pub use memory::ZeroedMemory;
 pub use queue::{Depths, QueueMemory, Rings};
 pub use regions::Registration;
 pub use verbs_carrier::VerbsCarrier;

@@ -1,11 +1,11 @@
-//! Links between device topics of two hosts: what the kernels of `rgaps/device_link.cuh` need of the host.
+//! Links between device topics of two hosts: the host's side of `rgaps/device_link.cuh`.
 //!
-//! One process on each host makes its end, and passes [`LinkEnd::view`] to a kernel, which is an `Egress` on one host and an `Ingress` on
-//! the other. Both ends have the same sizes. Their memory is host memory that is pinned for the GPU: a proxy reads and writes it without
-//! a copy through the GPU, and any device of RDMA verbs can register it.
+//! One process on each host makes an end and passes [`LinkEnd::view`] to a kernel. The kernel is an `Egress` on the sending host and an
+//! `Ingress` on the other. Both ends have the same sizes. Their memory is host memory, pinned for the GPU, so that a proxy reads and
+//! writes it without calls of CUDA, and any device of RDMA verbs can register it.
 
 use crate::card::{Card, QueuePair};
-use crate::memory::Memory;
+use crate::memory::ZeroedMemory;
 use crate::queue::Depths;
 use crate::regions::Registration;
 use crate::verbs_carrier::VerbsCarrier;
@@ -18,28 +18,29 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// First word of what the ends tell each other ("rgapslnk").
+/// First word of the record that the ends exchange ("rgapslnk").
 const MAGIC: u64 = u64::from_le_bytes(*b"rgapslnk");
-/// How long an end waits for the other in one go, until they are connected.
+/// How long an end waits for each read from the other, until they are connected.
 const LIMIT: Duration = Duration::from_secs(10);
-/// A slot begins with the message's length and number. Slots and words are whole lines.
+/// Bytes at the start of a slot with the message's length and number.
 const HEAD_BYTES: u64 = 16;
+/// Each slot is a multiple of a cache line.
 const LINE_BYTES: u64 = 64;
-/// Words behind the slots, a line each.
+/// Number of words behind the slots, each on a line of its own.
 const WORDS: u64 = 2;
 
 /// Sizes of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSizes {
-    /// Messages that are on their way at most: a power of two from 4 to 16,384.
+    /// Most messages in flight: a power of two from 4 to 16,384.
     pub slots: u32,
-    /// Bytes of the largest message. The sending topic's blocks have at most as many, those of the receiving topic at least.
+    /// Bytes of the largest message: at least a block of the sending topic, at most a block of the receiving topic.
     pub message_bytes: u64,
 }
 
 impl LinkSizes {
     fn depths(self) -> Depths {
-        // So neither a work nor an immediate ever lacks room: there are as many as slots, and a few that show who lives.
+        // At most one work and one immediate for each slot are in flight, and a few works are heartbeats. So the queues are never full.
         let log2 = self.slots.trailing_zeros();
         Depths {
             sends_log2: log2 + 1,
@@ -59,7 +60,7 @@ impl LinkSizes {
     }
 }
 
-/// Memory by its address and the key under which a card knows it: `rdma::Buffer`.
+/// The address and key of registered memory: `rdma::Buffer` of the kernels.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Buffer {
@@ -71,11 +72,11 @@ pub struct Buffer {
     pub padding: u32,
 }
 
-/// What an end's kernel takes as a parameter: `rdma::LinkEnd`.
+/// The parameter of an end's kernel: `rdma::LinkEnd` of the kernels.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkEndView {
-    /// The queue pair, which is the link's alone.
+    /// The queue pair, which only the link uses.
     pub pair: QueuePairView,
     /// Memory of this end.
     pub local: Buffer,
@@ -91,9 +92,9 @@ const _: () =
     assert!(offset_of!(LinkEndView, local) == 88 && offset_of!(LinkEndView, slots) == 120);
 const _: () = assert!(size_of::<LinkEndView>() == 136);
 
-/// One end of a link. Its kernel has ended before it is dropped.
+/// One end of a link. Drop it only after its kernel has ended.
 pub struct LinkEnd {
-    // Before its memory.
+    // Fields drop in this order: the queue pair before the memory that its card writes.
     pair: QueuePair,
     registration: Registration,
     remote: Buffer,
@@ -101,7 +102,7 @@ pub struct LinkEnd {
 }
 
 impl LinkEnd {
-    /// An end whose writes go over a TCP connection to the other end, which does the same.
+    /// Makes an end that writes over a TCP connection. The other end calls the same function.
     pub fn over_tcp(
         card: &Card,
         sizes: LinkSizes,
@@ -113,7 +114,7 @@ impl LinkEnd {
         Ok(end)
     }
 
-    /// An end whose writes are posted on a queue pair of an RDMA device. The ends tell each other of it over the TCP connection
+    /// Makes an end that posts its writes on a queue pair of an RDMA device. The ends exchange addresses over the TCP connection
     /// `control`, which is not needed afterwards.
     pub fn over_verbs(
         card: &Card,
@@ -136,7 +137,7 @@ impl LinkEnd {
     }
 
     fn new(card: &Card, sizes: LinkSizes) -> Result<LinkEnd, GpuVerbsError> {
-        let memory = Memory::host(card.kernels(), sizes.bytes()?)?;
+        let memory = ZeroedMemory::host(card.kernels(), sizes.bytes()?)?;
         Ok(LinkEnd {
             pair: card.queue_pair(sizes.depths())?,
             registration: card.register(&memory, true),
@@ -153,7 +154,7 @@ impl LinkEnd {
         }
     }
 
-    /// Tells the other end where it may write, and learns the same.
+    /// Exchanges sizes and buffers with the other end. Fails if the sizes differ.
     fn meet(&mut self, stream: &mut TcpStream, mine: Buffer) -> Result<(), GpuVerbsError> {
         let sizes = [u64::from(self.sizes.slots), self.sizes.message_bytes];
         let words = [MAGIC, sizes[0], sizes[1], mine.address, mine.key.into()];
@@ -176,7 +177,7 @@ impl LinkEnd {
         Ok(())
     }
 
-    /// What its kernel takes as a parameter.
+    /// The parameter of the end's kernel.
     pub fn view(&self) -> LinkEndView {
         LinkEndView {
             pair: self.pair.view(),
@@ -194,11 +195,12 @@ impl LinkEnd {
 }
 
 impl VerbsCarrier {
-    /// Connects with the carrier at the other end of a TCP connection, which does the same. Afterwards both can post.
+    /// Connects with the carrier at the other end of a TCP connection, where the peer calls the same function. When it returns, both
+    /// carriers can post.
     pub fn meet(&mut self, control: &mut TcpStream) -> Result<(), GpuVerbsError> {
         let theirs = exchange(control, &self.address().encode())?;
         let peer = ChannelAddress::decode(&theirs).ok_or_else(|| {
-            GpuVerbsError::Argument("the other host tells no address of RDMA verbs".into())
+            GpuVerbsError::Argument("the other host sent no address of RDMA verbs".into())
         })?;
         self.connect(&peer)?;
         exchange(control, &[0]).map(drop)

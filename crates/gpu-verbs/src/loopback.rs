@@ -1,4 +1,4 @@
-//! The carrier of the software card: two queue pairs of one process, without a network; and one that carries out nothing.
+//! Two carriers without a network: one between two queue pairs of this process (the model), and one that carries out nothing.
 
 use crate::carrier::{gather, request, scatter, Carrier, Event, Refusal, Responder};
 use crate::entry::Work;
@@ -8,21 +8,22 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Works that wait, at most, for a receive of the peer's.
+/// Most posted works that wait to be carried out.
 const WAITING_MAX: usize = 256;
 
-/// One end of a wire inside a process.
+/// One end of a connection inside this process.
 pub(crate) struct LoopbackCarrier {
     mine: Arc<Responder>,
     peer: Arc<Responder>,
     waiting: VecDeque<Work>,
-    /// Times that the first of them may still be tried; `None`: without limit.
+    /// How often a work is tried while the peer has no receive for it, before it fails. None: without limit.
     tries_max: Option<u32>,
+    /// How often the first waiting work was tried.
     tried: u32,
 }
 
 impl LoopbackCarrier {
-    /// Both ends. A write with immediate for which there is no receive is tried `tries_max` times, or without limit.
+    /// Returns both ends. A write with immediate for which the peer has no receive is tried `tries_max` times, or without limit.
     pub(crate) fn pair(
         one: Arc<Regions>,
         other: Arc<Regions>,
@@ -91,7 +92,7 @@ impl Carrier for LoopbackCarrier {
     }
 }
 
-/// Completes all works a while after they were posted, and does nothing: what is left is the cost of posting.
+/// Ends each work `latency` after it was posted, without carrying it out. Only the cost of posting is left.
 pub(crate) struct NullCarrier {
     latency: Duration,
     posted: VecDeque<Instant>,

@@ -1,4 +1,4 @@
-//! Memory that kernels use and a card reads and writes.
+//! Memory that both kernels and a card read and write.
 
 use crate::GpuVerbsError;
 use rgaps_cuda::{Context, CudaMapping, CudaSource, Driver, Registered};
@@ -9,13 +9,13 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Pages of hosts have at most so many bytes.
+/// The largest page size of a host. Host memory is a multiple of it.
 const PAGE_BYTES: u64 = 64 << 10;
-/// Bytes of the largest atomic, and its alignment.
+/// Size and alignment of the largest atomic, in bytes.
 const WORD_BYTES: u64 = size_of::<u64>() as u64;
 
-/// Zeroed memory that kernels reach: of the host, pinned if there are kernels of a GPU, or of a GPU.
-pub struct Memory {
+/// Memory that is zeroed at first and that kernels reach: GPU memory, or host memory, which is pinned if kernels run on a GPU.
+pub struct ZeroedMemory {
     storage: Storage,
     address: u64,
     bytes: u64,
@@ -30,9 +30,9 @@ enum Storage {
     Gpu(CudaMapping),
 }
 
-impl Memory {
-    /// Host memory for the kernels of a domain: threads of this process, or a GPU.
-    pub fn host(kernels: Domain, bytes: u64) -> Result<Arc<Memory>, GpuVerbsError> {
+impl ZeroedMemory {
+    /// Allocates host memory for the kernels of a domain: threads of this process, or kernels of a GPU.
+    pub fn host(kernels: Domain, bytes: u64) -> Result<Arc<ZeroedMemory>, GpuVerbsError> {
         let bytes = bytes.max(1).next_multiple_of(PAGE_BYTES);
         let pages = Allocation::new(bytes as usize);
         let registered = match kernels {
@@ -41,7 +41,8 @@ impl Memory {
                 let driver = Driver::load().map_err(|error| error.into_pool(uuid))?;
                 let context =
                     Context::retain(driver, uuid).map_err(|error| error.into_pool(uuid))?;
-                // SAFETY: an allocation of whole pages, which `pages` keeps, and which is dropped behind the registration.
+                // SAFETY: `pages` is an allocation of whole pages. It is kept until the registration has ended: `Storage::Host` drops
+                // the registration first.
                 let registered =
                     unsafe { Registered::new(context, pages.start().cast(), pages.bytes()) };
                 Some(registered.map_err(|error| error.into_pool(uuid))?)
@@ -55,17 +56,17 @@ impl Memory {
             _registered: registered,
             pages,
         };
-        Ok(Arc::new(Memory {
+        Ok(Arc::new(ZeroedMemory {
             storage,
             address,
             bytes,
         }))
     }
 
-    /// Memory of a domain: of its GPU, if it is one.
-    pub fn new(domain: Domain, bytes: u64) -> Result<Arc<Memory>, GpuVerbsError> {
+    /// Allocates memory of a domain: GPU memory, or host memory.
+    pub fn new(domain: Domain, bytes: u64) -> Result<Arc<ZeroedMemory>, GpuVerbsError> {
         let Domain::Cuda(uuid) = domain else {
-            return Memory::host(domain, bytes);
+            return ZeroedMemory::host(domain, bytes);
         };
         let driver = Driver::load().map_err(|error| error.into_pool(uuid))?;
         let mut source = CudaSource::new(driver.clone(), uuid)?;
@@ -74,14 +75,14 @@ impl Memory {
         let mapping = CudaMapping::new(driver, uuid, segment.bytes, Access::ReadWrite)?;
         mapping.extend(segment.fd.as_fd(), segment.bytes)?;
         mapping.write(0, &vec![0; segment.bytes as usize])?;
-        Ok(Arc::new(Memory {
+        Ok(Arc::new(ZeroedMemory {
             address: mapping.base(),
             bytes: segment.bytes,
             storage: Storage::Gpu(mapping),
         }))
     }
 
-    /// The first byte's address for kernels.
+    /// The address of the first byte, as kernels see it.
     pub fn address(&self) -> u64 {
         self.address
     }
@@ -91,10 +92,10 @@ impl Memory {
         self.bytes
     }
 
-    /// Copies bytes out of it. What others write meanwhile may be there in part.
+    /// Copies bytes out of it. The copy may contain a part of a concurrent write.
     ///
     /// # Panics
-    /// If they lie outside, or the GPU is lost.
+    /// If the range lies outside of the memory, or the GPU is lost.
     pub fn read(&self, at: u64, into: &mut [u8]) {
         match &self.storage {
             Storage::Host { pages, .. } => pages.read(at as usize, into),
@@ -105,7 +106,7 @@ impl Memory {
     /// Copies bytes into it.
     ///
     /// # Panics
-    /// If they lie outside, or the GPU is lost.
+    /// If the range lies outside of the memory, or the GPU is lost.
     pub fn write(&self, at: u64, bytes: &[u8]) {
         match &self.storage {
             Storage::Host { pages, .. } => pages.write(at as usize, bytes),
@@ -121,30 +122,30 @@ impl Memory {
         }
     }
 
-    /// A word of host memory that kernels change, too; `None` if it is another's memory or not aligned.
+    /// A word of host memory, which kernels may change too. None if this is GPU memory, or the word lies outside or is not aligned.
     pub(crate) fn word(&self, at: u64) -> Option<&AtomicU64> {
         let pages = self.pages()?;
         if at % WORD_BYTES != 0 || at.checked_add(WORD_BYTES)? > self.bytes {
             return None;
         }
-        // SAFETY: inside of the allocation, which lives as long as `self`, and aligned, as was checked; all change it by
-        // atomics or copies that may be torn.
+        // SAFETY: the word is aligned and inside of the allocation, which was just checked, and `self` keeps the allocation. Host and
+        // kernels access these bytes only by atomics, or by copies that may be torn.
         Some(unsafe { AtomicU64::from_ptr(pages.start().add(at as usize).cast()) })
     }
 
-    /// Half a word of host memory.
+    /// Half a word of host memory, for fields of a queue pair.
     ///
     /// # Panics
-    /// If it lies outside or is not aligned: only for fields of a queue pair.
+    /// If this is GPU memory, or the half word lies outside or is not aligned.
     pub(crate) fn half_word(&self, at: u64) -> &AtomicU32 {
         let pages = self.pages().expect("queues lie in host memory");
         assert!(at % 4 == 0 && at + 4 <= self.bytes);
-        // SAFETY: inside of the allocation, which lives as long as `self`, and aligned, as was checked; all change it by
-        // atomics.
+        // SAFETY: the half word is aligned and inside of the allocation, which was just checked, and `self` keeps the allocation.
+        // Host and kernels access the fields of queue pairs by atomics.
         unsafe { AtomicU32::from_ptr(pages.start().add(at as usize).cast()) }
     }
 
-    /// The doorbell, with all that was written before it was rung.
+    /// Loads the doorbell. The caller then sees everything that kernels wrote before they rang it.
     pub(crate) fn load_bytes(&self, at: u64) -> [u8; 8] {
         let word = self.word(at).expect("queues lie in host memory");
         // SYNC POINT entries: pairs with the fences of `Words::ring` in rgaps/device_rdma.cuh.

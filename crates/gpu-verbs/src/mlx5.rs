@@ -1,14 +1,14 @@
 //! Whether kernels of this host could post on an mlx5 card themselves, and why not.
 //!
-//! This build makes no objects on cards: nobody could run that code here. It looks for what it would need, so that whoever has such a
-//! card learns what is missing.
+//! This build makes no objects on cards, since that code could not be tested without one. It only looks for what such code would need,
+//! and tells the owner of a card what is missing.
 
 use std::ffi::{CStr, CString};
 use std::path::Path;
 
-/// The provider's library.
+/// The library of rdma-core's provider for mlx5.
 const LIBRARY: &str = "libmlx5.so.1";
-/// What would be called there: objects of the card's firmware, memory of a dma-buf, doorbell pages.
+/// The functions that direct posting needs: they register dma-bufs, allocate doorbell pages, make objects in the card's firmware.
 const FUNCTIONS: [&str; 5] = [
     "mlx5dv_open_device",
     "mlx5dv_devx_umem_reg_ex",
@@ -22,16 +22,16 @@ const DRIVER: &str = "mlx5_core";
 /// Why kernels do not post on a card themselves.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Mlx5Refusal {
-    /// The library is not there.
+    /// The library cannot be loaded.
     #[error("{LIBRARY} cannot be loaded: {0}; install rdma-core (package ibverbs-providers)")]
     NoLibrary(String),
-    /// It is too old.
+    /// The library is too old.
     #[error("{LIBRARY} has no {0}; install a newer rdma-core")]
     NoFunction(&'static str),
     /// There is no card.
     #[error("{LIBRARY} is there, and no network card of the driver {DRIVER} in {DEVICES}")]
     NoDevice,
-    /// There is all that can be looked for.
+    /// Library and card are there, but this build does not use them.
     #[error(
         "{0} has what is needed, but this build makes no queue pairs on cards: the entries that kernels write were checked against \
          rdma-core's layout and a software card, and never by a card"
@@ -39,7 +39,7 @@ pub enum Mlx5Refusal {
     NotProven(String),
 }
 
-/// Looks for a card that kernels could post on, and says why it is not used.
+/// Looks for a card on which kernels could post, and returns why it is not used.
 pub fn refusal() -> Mlx5Refusal {
     refusal_of(LIBRARY, Path::new(DEVICES))
 }
@@ -72,10 +72,11 @@ fn cards(devices: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Loads a library; gives what says whether it has a function.
+/// Loads a library. Returns a function that tells whether the library has a symbol.
 fn load(name: &str) -> Result<impl Fn(&str) -> bool, String> {
     let path = CString::new(name).expect("our name has no NUL");
-    // SAFETY: the path is a C string. Loading runs the library's initialisers, which whoever installed it wants to be run.
+    // SAFETY: `path` is a C string. Loading runs the library's initialisers; the library is a part of rdma-core that the host's
+    // administrator installed.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() {
         // SAFETY: dlerror gives null or a C string that is valid until this thread's next dl call.
@@ -86,10 +87,10 @@ fn load(name: &str) -> Result<impl Fn(&str) -> bool, String> {
             }
         });
     }
-    // It stays loaded: providers register handlers.
+    // The library stays loaded, since providers register handlers in libibverbs.
     Ok(move |function: &str| {
         let function = CString::new(function).expect("our names have no NUL");
-        // SAFETY: the handle is of a library that was loaded and is never closed.
+        // SAFETY: dlopen returned the handle above, and nobody closes it.
         !unsafe { libc::dlsym(handle, function.as_ptr()) }.is_null()
     })
 }

@@ -1,24 +1,24 @@
-//! The memory of a queue pair: rings, doorbell and records in one piece, and the words that only kernels use in another.
+//! The memory of a queue pair: one piece with rings, doorbell and doorbell records, another with the words that only kernels use.
 
 use crate::entry::{Raw, NO_COMPLETION};
-use crate::memory::Memory;
+use crate::memory::ZeroedMemory;
 use crate::view::*;
 use crate::GpuVerbsError;
 use rgaps_layout::Domain;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// Words that different sides write lie so far apart.
+/// A cache line. Words that different sides write lie on different lines.
 const LINE_BYTES: u64 = 64;
-/// The key that a receive without memory has in mlx5 (`MLX5_INVALID_LKEY`).
+/// The key that marks a receive without memory in mlx5 (`MLX5_INVALID_LKEY`).
 const NO_KEY: u32 = 0x100;
 
-/// Entries of each queue, as powers of two.
+/// The number of entries of each queue, as powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depths {
-    /// Of the send queue, and of its completion queue.
+    /// Entries of the send queue, and of its completion queue.
     pub sends_log2: u32,
-    /// Of the receive queue, and of its completion queue.
+    /// Entries of the receive queue, and of its completion queue.
     pub receives_log2: u32,
 }
 
@@ -49,20 +49,20 @@ impl Depths {
 pub enum Rings {
     /// In host memory, where the software card and the proxy read them.
     Host,
-    /// With the kernels. No card of ours reads them; for figures of what posting costs.
+    /// In the memory of the kernels' domain, where no back end reads them. For measuring what posting costs.
     WithKernels,
 }
 
 /// The memory of one queue pair.
 pub struct QueueMemory {
-    rings: Arc<Memory>,
-    state: Arc<Memory>,
+    rings: Arc<ZeroedMemory>,
+    state: Arc<ZeroedMemory>,
     depths: Depths,
     number: u32,
 }
 
 impl QueueMemory {
-    /// Queues that nobody has used.
+    /// Allocates and initialises unused queues. `number` is the queue pair's number.
     pub fn new(
         kernels: Domain,
         rings: Rings,
@@ -70,11 +70,11 @@ impl QueueMemory {
         number: u32,
     ) -> Result<QueueMemory, GpuVerbsError> {
         let depths = depths.check()?;
-        let state = Memory::new(kernels, state_bytes(depths.sends_log2))?;
+        let state = ZeroedMemory::new(kernels, state_bytes(depths.sends_log2))?;
         let bytes = Offsets::of(depths).end;
         let rings = match rings {
-            Rings::Host => Memory::host(kernels, bytes)?,
-            Rings::WithKernels => Memory::new(kernels, bytes)?,
+            Rings::Host => ZeroedMemory::host(kernels, bytes)?,
+            Rings::WithKernels => ZeroedMemory::new(kernels, bytes)?,
         };
         let queue = QueueMemory {
             rings,
@@ -86,7 +86,7 @@ impl QueueMemory {
         Ok(queue)
     }
 
-    /// No completion is there, and all receives are the same.
+    /// Marks all completions as not written, and fills the receive queue with receives without memory.
     fn initialise(&self) {
         let at = Offsets::of(self.depths);
         let mut none: Raw = [0; ENTRY_BYTES as usize];
@@ -100,14 +100,14 @@ impl QueueMemory {
         self.rings.write(at.receives, &receive.repeat(receives));
     }
 
-    /// All completions zeroed, as a card is never given them. For tests of those who find it out.
+    /// Zeroes all completions, which no driver does. For tests that kernels detect such a completion queue.
     pub fn zero_completions(&self) {
         let at = Offsets::of(self.depths);
         let bytes = (at.receives - at.completions) as usize;
         self.rings.write(at.completions, &vec![0; bytes]);
     }
 
-    /// What kernels take as a parameter.
+    /// The parameter that kernels take. `abilities` are those of the back end.
     pub fn view(&self, abilities: u32) -> QueuePairView {
         let at = Offsets::of(self.depths);
         let base = self.rings.address();
@@ -129,7 +129,7 @@ impl QueueMemory {
         }
     }
 
-    /// Bytes of all its memory that are used.
+    /// Bytes in use in both pieces of memory, without padding to pages.
     pub fn bytes(&self) -> u64 {
         Offsets::of(self.depths).end + state_bytes(self.depths.sends_log2)
     }
@@ -143,7 +143,7 @@ impl QueueMemory {
         self.depths
     }
 
-    /// The doorbell's bytes; zeros: it was never rung.
+    /// The doorbell's bytes; all zero until a kernel rings it.
     pub(crate) fn doorbell(&self) -> [u8; 8] {
         self.rings.load_bytes(Offsets::of(self.depths).doorbell)
     }
@@ -163,7 +163,7 @@ impl QueueMemory {
         raw
     }
 
-    /// Completions that kernels have taken, modulo 2^24.
+    /// How many completions kernels have taken, modulo 2^24.
     pub(crate) fn taken(&self, which: Which) -> u32 {
         let at = Offsets::of(self.depths);
         let record = match which {
@@ -173,7 +173,8 @@ impl QueueMemory {
         u32::from_be(self.rings.half_word(record).load(Ordering::Acquire))
     }
 
-    /// Writes a completion: all but its last four bytes first, which say whose it is. `between` runs between the two.
+    /// Writes completion `index`: first all but the last four bytes, then those, which hand it over to the kernels. Calls
+    /// `between` between the two writes.
     pub(crate) fn complete(&self, which: Which, index: u64, raw: &Raw, between: impl FnOnce()) {
         let at = Offsets::of(self.depths);
         let (queue, log2) = match which {

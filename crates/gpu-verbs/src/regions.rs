@@ -1,18 +1,18 @@
-//! Memory that a card knows by keys.
+//! The registered memory of a card: a table from keys to memory, as with RDMA memory regions.
 
-use crate::memory::Memory;
+use crate::memory::ZeroedMemory;
 use crate::view::Syndrome;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Keys are handed out from here on: none is 0, and none is the mark of a receive without memory.
+/// The first key. It is larger than 0 and than the key of receives without memory, so no memory gets either.
 const FIRST_KEY: u32 = 0x1000;
 
-/// Registered memory.
+/// The table of registered memory.
 pub(crate) struct Regions {
     table: Mutex<BTreeMap<u32, Region>>,
-    /// Keys are never used twice, so that an old one opens nothing.
+    /// The next key. No key is used twice, so a stale key gives access to nothing.
     next_key: AtomicU32,
 }
 
@@ -27,22 +27,22 @@ impl Default for Regions {
 
 #[derive(Clone)]
 struct Region {
-    memory: Arc<Memory>,
+    memory: Arc<ZeroedMemory>,
     is_remote: bool,
 }
 
 /// An atomic change of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Adds.
+    /// Adds to the word.
     Add(u64),
-    /// Replaces the first by the second.
+    /// Compare-and-swap: if the word has the first value, replaces it by the second.
     Swap(u64, u64),
 }
 
 impl Regions {
     /// Gives memory a key. Peers may use it if `is_remote`.
-    fn add(&self, memory: Arc<Memory>, is_remote: bool) -> u32 {
+    fn add(&self, memory: Arc<ZeroedMemory>, is_remote: bool) -> u32 {
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
         self.locked().insert(key, Region { memory, is_remote });
         key
@@ -56,14 +56,15 @@ impl Regions {
         self.table.lock().expect("nobody panics with it")
     }
 
-    /// The memory of a key, and where the bytes are in it.
+    /// Returns the memory of a key, and the offset of `address` in it. Fails if the key or the range is wrong, or if a peer
+    /// may not use the memory.
     fn find(
         &self,
         key: u32,
         address: u64,
         bytes: u64,
         by_peer: bool,
-    ) -> Result<(Arc<Memory>, u64), Syndrome> {
+    ) -> Result<(Arc<ZeroedMemory>, u64), Syndrome> {
         let denied = match by_peer {
             true => Syndrome::RemoteAccess,
             false => Syndrome::LocalProtection,
@@ -79,7 +80,7 @@ impl Regions {
         Ok((region.memory, at))
     }
 
-    /// Whether the bytes may be used.
+    /// Checks that a work of this side may use the bytes.
     pub(crate) fn check(&self, key: u32, address: u64, bytes: u64) -> Result<(), Syndrome> {
         self.find(key, address, bytes, false).map(|_| ())
     }
@@ -109,7 +110,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Changes a word of the peer's, and gives what it was.
+    /// Changes a word atomically for a peer. Returns the old value.
     pub(crate) fn change(&self, key: u32, address: u64, change: Change) -> Result<u64, Syndrome> {
         let (memory, at) = self.find(key, address, size_of::<u64>() as u64, true)?;
         let word = memory.word(at).ok_or(Syndrome::RemoteInvalid)?;
@@ -125,17 +126,17 @@ impl Regions {
     }
 }
 
-/// Memory that a card knows.
+/// The registration of memory with a card. Dropping it makes the key invalid.
 pub struct Registration {
     key: u32,
     regions: Arc<Regions>,
-    memory: Arc<Memory>,
+    memory: Arc<ZeroedMemory>,
 }
 
 impl Registration {
     pub(crate) fn new(
         regions: &Arc<Regions>,
-        memory: &Arc<Memory>,
+        memory: &Arc<ZeroedMemory>,
         is_remote: bool,
     ) -> Registration {
         Registration {
@@ -145,13 +146,13 @@ impl Registration {
         }
     }
 
-    /// Its key, for works of this side, and for those of peers unless the carrier has its own.
+    /// The key. Works of this side use it. A peer's works use it too, unless the carrier gives the memory another key.
     pub fn key(&self) -> u32 {
         self.key
     }
 
     /// The memory.
-    pub fn memory(&self) -> &Arc<Memory> {
+    pub fn memory(&self) -> &Arc<ZeroedMemory> {
         &self.memory
     }
 }

@@ -1,14 +1,14 @@
-//! A carrier over a TCP connection: works go as requests to the peer's card, whose thread carries them out in its own memory.
+//! A carrier over a TCP connection. It sends works as requests to the peer's card, whose thread carries them out in the peer's memory.
 //!
 //! ```text
 //! request  kind (u8), 3 zeros, bytes (u32), remote key (u32), 0 (u32), remote address, operands (u64 each); then what a write writes
 //! reply    0x80, syndrome (0: none), 2 zeros, bytes (u32); then what was read
 //! ```
-//! Numbers are little-endian. Replies come in the order of requests. The connection is trusted as far as RDMA's are: a peer may do what
-//! keys allow, and its bytes are checked.
+//! Numbers are little-endian. Replies come in the order of the requests. The connection is trusted as much as one of RDMA: the peer
+//! may do whatever its keys allow. All its bytes are checked.
 
 use crate::carrier::*;
-use crate::entry::{Kind, Work};
+use crate::entry::{Work, WorkKind};
 use crate::view::{Syndrome, CAN_CHANGE, CAN_READ, CAN_WRITE, WORK_BYTES_MAX};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -18,16 +18,16 @@ use std::sync::Arc;
 const REQUEST_BYTES: usize = 40;
 const REPLY_BYTES: usize = 8;
 const IS_REPLY: u8 = 0x80;
-/// Works on their way at most, and so requests of the peer that wait here.
+/// Most works in flight, and so most requests of the peer that wait here.
 const IN_FLIGHT_MAX: usize = 256;
-/// Bytes that wait to be sent, beyond one work.
+/// With this many unsent bytes, the carrier takes no more works and serves no more requests.
 const UNSENT_MAX: usize = 8 << 20;
-/// Bytes of requests that wait for a receive; with more, nothing is read from the connection.
+/// With this many bytes in waiting requests, the carrier reads nothing more from the connection.
 const WAITING_MAX: usize = 8 << 20;
-/// Bytes that one call takes from the socket.
+/// Most bytes of one read from the socket.
 const READ_AT_ONCE: usize = 256 << 10;
 
-/// A work on its way; or why it failed on this side, before it was sent.
+/// A work in flight; with a syndrome if it failed on this side and was not sent.
 type InFlight = (Work, Option<Syndrome>);
 
 pub(crate) struct TcpCarrier {
@@ -36,7 +36,7 @@ pub(crate) struct TcpCarrier {
     in_flight: VecDeque<InFlight>,
     unsent: VecDeque<u8>,
     unread: Vec<u8>,
-    /// Requests of the peer, of which the first waits for a receive.
+    /// Requests of the peer that are not served yet: the first waits for a receive, or for room in `unsent`.
     requests: VecDeque<(Request, Vec<u8>)>,
     is_broken: bool,
 }
@@ -58,7 +58,7 @@ impl TcpCarrier {
 
     fn break_off(&mut self) {
         self.is_broken = true;
-        // An error means that it is closed.
+        // An error means that the connection is closed already.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
@@ -97,7 +97,7 @@ impl TcpCarrier {
         self.unread.truncate(before + got);
     }
 
-    /// Takes whole messages off what was read. `None`: the peer breaks the protocol.
+    /// Handles the complete messages in `unread`. Returns None if the peer broke the protocol.
     fn parse(&mut self, events: &mut VecDeque<Event>) -> Option<()> {
         let mut at = 0;
         while let Some(first) = self.unread.get(at) {
@@ -152,7 +152,7 @@ impl TcpCarrier {
         self.unsent.extend(data);
     }
 
-    /// Carries out the peer's requests until one has to wait.
+    /// Carries out the peer's requests in order, until one has to wait.
     fn serve(&mut self) {
         while self.unsent.len() < UNSENT_MAX {
             let Some((request, data)) = self.requests.front() else {
@@ -171,7 +171,7 @@ impl TcpCarrier {
     }
 }
 
-/// Works that failed on this side, once all before them are done.
+/// Reports the works at the front that failed on this side: all works before them have ended.
 fn report_failed(in_flight: &mut VecDeque<InFlight>, events: &mut VecDeque<Event>) {
     while let Some((_, Some(syndrome))) = in_flight.front() {
         events.push_back(Event::Done(Err(*syndrome)));
@@ -179,8 +179,8 @@ fn report_failed(in_flight: &mut VecDeque<InFlight>, events: &mut VecDeque<Event
     }
 }
 
-fn is_write(kind: Kind) -> bool {
-    matches!(kind, Kind::Write | Kind::WriteImmediate(_))
+fn is_write(kind: WorkKind) -> bool {
+    matches!(kind, WorkKind::Write | WorkKind::WriteImmediate(_))
 }
 
 fn decode(bytes: &[u8]) -> Option<Request> {
@@ -194,7 +194,7 @@ fn decode(bytes: &[u8]) -> Option<Request> {
     })
 }
 
-/// What a reply means for its work. `None`: it is none to it.
+/// Ends a work with its reply. Returns None if the reply does not go with the work.
 fn finish(
     responder: &Responder,
     work: &Work,
@@ -205,7 +205,7 @@ fn finish(
         return Some(Err(Syndrome::from_code(syndrome)?));
     }
     let wanted = match work.kind {
-        Kind::Read | Kind::Change(_) => work.bytes as usize,
+        WorkKind::Read | WorkKind::Change(_) => work.bytes as usize,
         _ => 0,
     };
     (data.len() == wanted).then(|| scatter(responder.regions(), work, data))
@@ -255,7 +255,7 @@ impl Carrier for TcpCarrier {
     }
 
     fn fail(&mut self) {
-        // Their replies would be taken for those of others.
+        // The replies to the abandoned works would be taken for those of later ones.
         self.break_off();
         self.in_flight.clear();
     }

@@ -1,8 +1,8 @@
-//! A carrier over a queue pair of RDMA verbs that a CPU posts: Soft-RoCE, any card with libibverbs, the network inside one process.
-//! It writes, with and without immediate; it neither reads nor changes words of the peer yet.
+//! A carrier over a queue pair of RDMA verbs, on which the card's thread posts. It works with Soft-RoCE, any card with libibverbs, and
+//! the test network inside one process. It supports writes, with and without immediate, but neither reads nor atomics.
 
 use crate::carrier::{Carrier, Event};
-use crate::entry::{Kind, Local, Work};
+use crate::entry::{Local, Work, WorkKind};
 use crate::queue::Depths;
 use crate::regions::Registration;
 use crate::view::{Syndrome, CAN_WRITE};
@@ -12,9 +12,9 @@ use rgaps_verbs::{Access, Allocation, ChannelAddress, Device, Region, Status};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Works on their way at most.
+/// Most works in flight.
 const SENDS: u32 = 64;
-/// Bytes of the words that entries have inline, each in its own part of a region.
+/// Bytes of a part of the region from which inline bytes are sent. Each work in flight has a part.
 const INLINE_BYTES: usize = 32;
 
 /// A queue pair of verbs as a carrier.
@@ -27,7 +27,7 @@ pub struct VerbsCarrier {
     regions: BTreeMap<u32, Known>,
     in_flight: VecDeque<InFlight>,
     posted: u64,
-    /// Receives that are posted already, before the kernel asks for them.
+    /// Receives that `new` posted on the device, and that kernels have not posted yet.
     receives_ahead: u32,
     is_broken: bool,
 }
@@ -40,12 +40,12 @@ struct Known {
 
 enum InFlight {
     Posted,
-    /// Known before it is its turn.
+    /// Ended without being posted on the device. It is reported after the works before it.
     Ended(Result<(), Syndrome>),
 }
 
 impl VerbsCarrier {
-    /// A queue pair on a device, which is to be connected, for a queue pair with these depths.
+    /// Creates a queue pair on a device, for a queue pair of kernels with these depths. It is not connected yet.
     pub fn new(device: &Arc<Device>, depths: Depths) -> Result<VerbsCarrier, GpuVerbsError> {
         let inline = Allocation::new(INLINE_BYTES * SENDS as usize);
         let inline_region = Region::new(device, inline.clone(), Access::LocalRead)?;
@@ -66,17 +66,18 @@ impl VerbsCarrier {
         })
     }
 
-    /// What the peer's end connects to.
+    /// The address to which the peer's carrier connects.
     pub fn address(&self) -> ChannelAddress {
         self.pair.address(&self.inline_region)
     }
 
-    /// Connects.
+    /// Connects with the peer's carrier.
     pub fn connect(&self, peer: &ChannelAddress) -> Result<(), GpuVerbsError> {
         Ok(self.pair.connect(peer)?)
     }
 
-    /// Has the device know memory, too. What the peer needs: the address and the key that the device gives it.
+    /// Registers memory with the device, too. Returns what the peer's works need: the address, and the key if `access` lets
+    /// the peer use the memory.
     pub fn register(
         &mut self,
         registration: &Registration,
@@ -96,7 +97,7 @@ impl VerbsCarrier {
         Ok((region.address(), region.remote_key()))
     }
 
-    /// Which kept region, and where in it, a work's bytes are.
+    /// Returns the region that the pair keeps for a work's bytes, and their offset. Copies inline bytes into a region first.
     fn source(&mut self, work: &Work) -> Result<(usize, usize), Syndrome> {
         match work.local {
             Local::Inline(bytes) => {
@@ -166,13 +167,13 @@ impl Carrier for VerbsCarrier {
             return false;
         }
         let posted = match work.kind {
-            Kind::Write => self.write(work, None),
-            Kind::WriteImmediate(immediate) => self.write(work, Some(immediate)),
-            Kind::Nop => {
+            WorkKind::Write => self.write(work, None),
+            WorkKind::WriteImmediate(immediate) => self.write(work, Some(immediate)),
+            WorkKind::Nop => {
                 self.in_flight.push_back(InFlight::Ended(Ok(())));
                 return true;
             }
-            Kind::Read | Kind::Change(_) => Err(Syndrome::LocalOperation),
+            WorkKind::Read | WorkKind::Change(_) => Err(Syndrome::LocalOperation),
         };
         self.in_flight.push_back(match posted {
             Ok(()) => InFlight::Posted,
@@ -197,7 +198,7 @@ impl Carrier for VerbsCarrier {
                 Ok(Some(RawCompletion::Received { immediate, bytes })) => {
                     events.push_back(Event::Received { immediate, bytes });
                 }
-                // One of a receive says that the connection has ended, which works say, too.
+                // A failed receive: the connection has ended. Works in flight would fail, too, and report it.
                 Ok(Some(RawCompletion::Failed(_))) if self.in_flight.is_empty() => {}
                 Ok(Some(completion)) => {
                     self.in_flight.pop_front();

@@ -1,15 +1,16 @@
-//! What kernels get as a parameter, and the words of a queue pair that only kernels use. Kernels are compiled against
-//! `rgaps/device_rdma_layout.h`, which [`header`] writes and a test compares.
+//! The layout that host and kernels share: the parameter that describes a queue pair to kernels, and the words of a queue
+//! pair that only kernels use. Kernels are compiled against `rgaps/device_rdma_layout.h`, which [`header`] generates. A test
+//! compares the two.
 
 use std::mem::{offset_of, size_of};
 
 /// Bytes of an entry of a send queue or a completion queue.
 pub const ENTRY_BYTES: u64 = 64;
-/// Bytes of an entry of a receive queue, which has no memory.
+/// Bytes of an entry of a receive queue. Its entries name no memory: only immediates arrive.
 pub(crate) const RECEIVE_BYTES: u64 = 16;
 /// Most entries of a queue, as a power of two: indices on the wire have 16 bits.
 pub const QUEUE_LOG2_MAX: u32 = 15;
-/// Fewest, so that a quarter is at least one.
+/// Fewest entries of a queue, as a power of two: a quarter of them must be at least one.
 pub const QUEUE_LOG2_MIN: u32 = 2;
 /// Most bytes of one work.
 pub const WORK_BYTES_MAX: u32 = 1 << 30;
@@ -26,7 +27,7 @@ pub(crate) const RECORD_RECEIVE: u64 = 0;
 /// Word of a doorbell record for sends.
 pub(crate) const RECORD_SEND: u64 = 4;
 
-// Words that kernels keep between launches, and share if several use the queue pair.
+// Offsets of the words that kernels keep between launches, and share if several kernels use the queue pair.
 const STATE_RESERVED: u64 = 0;
 const STATE_READY: u64 = 64;
 const STATE_RINGER: u64 = 128;
@@ -37,7 +38,7 @@ const STATE_DRAINER: u64 = 320;
 const STATE_RECEIVED: u64 = 384;
 const STATE_FILLED: u64 = 448;
 
-/// Bytes of a queue pair's words, one of which is for each entry of the send queue.
+/// Bytes of the words of a queue pair that only kernels use: the fixed ones, and one for each entry of the send queue.
 pub(crate) fn state_bytes(sends_log2: u32) -> u64 {
     STATE_FILLED + (size_of::<u64>() as u64) * (1 << sends_log2)
 }
@@ -76,21 +77,21 @@ pub struct QueuePairView {
     pub reserved: u32,
 }
 
-/// Why a work failed, as mlx5 numbers it (`mlx5_ifc` and `enum` of `mlx5dv.h`), and two of ours.
+/// Why a work failed, with the numbers of mlx5 (`mlx5_ifc`, and the `enum` of `mlx5dv.h`), apart from [`Syndrome::Corrupt`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Syndrome {
     /// More bytes than the work or the device takes.
     LocalLength = 0x01,
-    /// The entry is not what a card can carry out.
+    /// A card cannot carry out such an entry.
     LocalOperation = 0x02,
-    /// Memory of this side that is not registered under the key.
+    /// The key is not that of this side's memory at the address.
     LocalProtection = 0x04,
-    /// Not carried out, since the queue pair had failed.
+    /// The work was not carried out, since the queue pair had failed before.
     Flushed = 0x05,
-    /// A request that the peer does not know, or not for this memory.
+    /// The peer does not support the request, or not for this memory.
     RemoteInvalid = 0x12,
-    /// Memory of the peer that this side may not use so.
+    /// This side has no right to use the peer's memory at the address in this way.
     RemoteAccess = 0x13,
     /// The peer failed.
     RemoteOperation = 0x14,
@@ -98,7 +99,7 @@ pub enum Syndrome {
     Unreachable = 0x15,
     /// The peer has posted no receive.
     ReceiverNotReady = 0x16,
-    /// A completion that this queue cannot have. Kernels make it, no card does.
+    /// A kernel found a completion that its queue cannot have. No card writes this syndrome.
     Corrupt = 0xff,
 }
 
@@ -117,7 +118,7 @@ impl Syndrome {
         Syndrome::Corrupt,
     ];
 
-    /// From its number.
+    /// The syndrome with this number, if there is one.
     pub fn from_code(code: u8) -> Option<Syndrome> {
         Self::ALL.into_iter().find(|known| *known as u8 == code)
     }

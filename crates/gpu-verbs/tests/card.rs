@@ -1,5 +1,5 @@
-//! The software card, with a kernel's part done by hand, byte by byte: what it carries out, what it finds out, and peers that are gone
-//! or send junk.
+//! The software card. The tests write the bytes that a kernel would write. They check which works the card carries out, which violations
+//! it detects, and how it treats peers that close the connection or send junk.
 
 use rgaps_gpu_verbs::*;
 use rgaps_layout::Domain;
@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// For all waits: a machine may be slow.
+/// Limit of all waits, long enough for a slow machine.
 const LIMIT: Duration = Duration::from_secs(30);
 const NO_COMPLETION: u8 = 0xf1;
 
@@ -16,13 +16,13 @@ const NO_COMPLETION: u8 = 0xf1;
 struct Side {
     pair: QueuePair,
     registration: Registration,
-    memory: Arc<Memory>,
+    memory: Arc<ZeroedMemory>,
 }
 
 impl Side {
     fn new() -> Side {
         let card = Card::new(Domain::Host).unwrap();
-        let memory = Memory::new(Domain::Host, 4096).unwrap();
+        let memory = ZeroedMemory::new(Domain::Host, 4096).unwrap();
         let depths = Depths {
             sends_log2: 2,
             receives_log2: 2,
@@ -88,14 +88,14 @@ fn wait(is_so: impl Fn() -> bool) {
 
 /// Writes a queue pair's memory as a kernel does.
 fn write(address: u64, bytes: &[u8]) {
-    // SAFETY: an address of a queue pair that lives, with room for these bytes, as each caller has it from its view.
+    // SAFETY: each caller takes the address from the view of a queue pair that it keeps, and the field has room for these bytes.
     unsafe { (address as *mut u8).copy_from(bytes.as_ptr(), bytes.len()) };
 }
 
 fn read(address: u64, bytes: usize) -> Vec<u8> {
     let byte = |at: usize| {
-        // SAFETY: an address of a queue pair that lives, as each caller has it from its view; the card may write it meanwhile,
-        // and one byte is never torn.
+        // SAFETY: each caller takes the address from the view of a queue pair that it keeps. The card may write the bytes at the same
+        // time, but a single byte is never torn.
         unsafe { ((address as usize + at) as *const u8).read_volatile() }
     };
     (0..bytes).map(byte).collect()
@@ -193,14 +193,14 @@ fn a_peer_that_is_gone_is_told() {
 
 #[test]
 fn junk_of_a_peer_ends_the_connection() {
-    // A kind that there is not; a length beyond all; a reply to nothing.
+    // An unknown kind; a length above the limit; a reply without a request.
     let mut too_long = [1; 40];
     too_long[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
     let junk: [&[u8]; 3] = [&[0x7f; 40], &too_long, &[0x80, 0, 0, 0, 0, 0, 0, 0]];
     for bytes in junk {
         let (one, mut far) = with_tcp_peer();
         far.write_all(bytes).unwrap();
-        // A reply could be to this one, so it is posted when the junk has been read.
+        // Post only after the card has read the junk reply, or that could be taken for the reply to this work.
         wait(|| is_closed(&far) || bytes[0] != 0x80);
         one.post_and_ring(0, &Side::new());
         assert_eq!(

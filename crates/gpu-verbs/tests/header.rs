@@ -1,4 +1,4 @@
-//! `rgaps/device_rdma_layout.h` is what `src/view.rs` says. `RGAPS_WRITE_HEADER=1` writes it.
+//! `rgaps/device_rdma_layout.h` is the text that `src/view.rs` generates. `RGAPS_WRITE_HEADER=1` writes it.
 
 #[test]
 fn the_layout_of_queue_pairs_is_up_to_date() {

@@ -3,27 +3,27 @@
 use rgaps_remoting::Code;
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 
-/// A place for a result. Only C makes one.
+/// The address where the program wants a result, or null. A parameter of an exported function, so C makes all but [`Out::none`].
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// Writes the result.
     pub(crate) fn put(&self, value: T) -> Result<(), Code> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
-        // SAFETY: the program passes null or a place for a value of this type, as CUDA's function demands.
+        // SAFETY: by the contract of the exported CUDA function the program passes null, which was just refused, or the address of memory
+        // for a `T` (for `put_at`, of an array), which it leaves to the function until its call returns.
         unsafe { self.0.write_unaligned(value) };
         Ok(())
     }
 
-    /// Writes the result where one is wanted.
+    /// Writes the result unless the address is null.
     pub(crate) fn put_if_wanted(&self, value: T) {
         let _ = self.put(value);
     }
 
-    /// Whether there is none; to fail before anything is done.
+    /// Fails if the address is null. Functions check before they do anything.
     pub(crate) fn check(&self) -> Result<(), Code> {
         match self.0.is_null() {
             true => Err(Code::INVALID_VALUE),
@@ -31,24 +31,24 @@ impl<T> Out<T> {
         }
     }
 
-    /// A place that nobody wants.
+    /// A null address: nobody wants the result.
     pub(crate) fn none() -> Out<T> {
         Out(std::ptr::null_mut())
     }
 
-    /// Writes one of several results.
+    /// Writes the element at `position` of an array of results.
     pub(crate) fn put_at(&self, position: usize, value: T) -> Result<(), Code> {
         Out(self.0.wrapping_add(position)).put(value)
     }
 
-    /// Where it is, as bytes.
+    /// The address, as one of bytes.
     pub(crate) fn bytes(&self) -> *mut u8 {
         self.0.cast()
     }
 }
 
 impl<T: Copy> Out<T> {
-    /// What is there before.
+    /// Reads the value that the program left there.
     pub(crate) fn get(&self) -> Result<T, Code> {
         In(self.0.cast_const()).get()
     }
@@ -67,27 +67,28 @@ impl<T> Copy for Out<T> {}
 pub(crate) struct In<T>(*const T);
 
 impl<T: Copy> In<T> {
-    /// Reads it.
     pub(crate) fn get(&self) -> Result<T, Code> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
-        // SAFETY: the program passes null or the address of a value of this type, as CUDA's function demands.
+        // SAFETY: by the contract of the exported CUDA function the program passes null, which was just refused, or the address of a `T`,
+        // which it keeps as it is until its call returns.
         Ok(unsafe { self.0.read_unaligned() })
     }
 
-    /// Reads the one at a position.
+    /// Reads the element at `position` of an array.
     pub(crate) fn at(&self, position: usize) -> Result<T, Code> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
-        // SAFETY: the program passes null or an array, whose length CUDA's function knows.
+        // SAFETY: by the contract of the exported CUDA function the program passes null, which was just refused, or an array, which it
+        // keeps as it is until its call returns. The function reads positions below the length that the contract gives the array.
         Ok(unsafe { self.0.add(position).read_unaligned() })
     }
 }
 
 impl<T> In<T> {
-    /// Whether there is none.
+    /// Whether the address is null.
     pub(crate) fn is_null(&self) -> bool {
         self.0.is_null()
     }
@@ -101,30 +102,31 @@ impl<T> Clone for In<T> {
 
 impl<T> Copy for In<T> {}
 
-/// A text that the program passes. Only C makes one.
+/// A C string that the program passes, or null. A parameter of an exported function, so C makes it.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Text(*const c_char);
 
 impl Text {
-    /// The text.
     pub(crate) fn get(&self) -> Result<&CStr, Code> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
-        // SAFETY: the program passes null or a C string, which stays while it calls.
+        // SAFETY: by the contract of the exported CUDA function the program passes null, which was just refused, or a C string, which it
+        // keeps as it is until its call returns. The `Text` is a parameter of that call, so the borrow ends before.
         Ok(unsafe { CStr::from_ptr(self.0) })
     }
 }
 
-/// Writes a text and a zero to a place of so many bytes.
+/// Writes `text` and a zero byte to `to`, which has `room` bytes; fails if they do not fit.
 pub(crate) fn put_text(to: Out<c_char>, room: c_int, text: &str) -> Result<(), Code> {
     let room = usize::try_from(room).map_err(|_| Code::INVALID_VALUE)?;
     to.check()?;
     if room < text.len() + 1 {
         return Err(Code::INVALID_VALUE);
     }
-    // SAFETY: the program passes a place of `room` bytes, and the text with its zero is no longer, as was just checked.
+    // SAFETY: by the contract of the exported CUDA function `to`, which is not null, has `room` bytes that may be written until the
+    // program's call returns. The text with its zero is no longer, as was just checked.
     unsafe {
         to.bytes()
             .copy_from_nonoverlapping(text.as_ptr(), text.len());
@@ -183,7 +185,7 @@ pub(crate) struct Copy3d {
 
 const _: () = assert!(size_of::<Copy3d>() == 160);
 
-/// `cudaChannelFormatDesc`: bits of each channel, and what they are.
+/// `cudaChannelFormatDesc`: bits of each channel, and whether they are signed, unsigned or floats.
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct ChannelFormat {
@@ -216,7 +218,7 @@ pub(crate) struct TextureDescription {
     pub(crate) border: [c_uint; 4],
     pub(crate) is_normalized: c_int,
     pub(crate) anisotropy_max: c_uint,
-    /// Filter, bias, least and most.
+    /// Filter, bias, least and greatest level.
     pub(crate) mipmap: [c_uint; 4],
     pub(crate) without_trilinear_optimization: c_int,
     pub(crate) is_seamless: c_int,
@@ -347,7 +349,7 @@ pub(crate) struct FunctionAttributes {
 
 const _: () = assert!(size_of::<FunctionAttributes>() == 144);
 
-/// `cudaPointerAttributes`, with room for what CUDA 13 reserves.
+/// `cudaPointerAttributes` as CUDA 12 has it. CUDA 13 has reserved words behind it, which are not written.
 #[repr(C)]
 pub(crate) struct PointerAttributes {
     pub(crate) kind: c_int,
@@ -393,5 +395,5 @@ pub(crate) struct LaunchAttribute {
     pub(crate) value: [u8; 64],
 }
 
-/// An address of the program that is not followed.
+/// An address that the program passes, of a structure that has no type here.
 pub(crate) type Address = *const c_void;

@@ -1,4 +1,4 @@
-//! Device memory as both APIs give it.
+//! Allocation of device memory for the runtime and the driver.
 
 use crate::handles::streams;
 use crate::memory;
@@ -8,7 +8,7 @@ use rgaps_remoting::{Call, Code};
 /// Rows of pitched memory begin at multiples of this, as CUDA's do on all current GPUs.
 const PITCH_BYTES: usize = 512;
 
-/// Memory of the current device; none for 0 bytes.
+/// Allocates memory of the current device; gives 0 for 0 bytes.
 pub(crate) fn allocate(bytes: usize) -> Result<u64, Code> {
     match bytes {
         0 => check_alive().map(|()| 0),
@@ -21,7 +21,7 @@ pub(crate) fn allocate(bytes: usize) -> Result<u64, Code> {
     }
 }
 
-/// Memory in the order of a stream.
+/// Allocates memory in the order of a stream; gives 0 for 0 bytes.
 pub(crate) fn allocate_on(bytes: usize, stream: u64) -> Result<u64, Code> {
     let bytes = bytes as u64;
     match bytes {
@@ -32,7 +32,7 @@ pub(crate) fn allocate_on(bytes: usize, stream: u64) -> Result<u64, Code> {
     }
 }
 
-/// A pitch and all bytes.
+/// The pitch (bytes from a row to the next) of pitched memory, and its size in bytes.
 pub(crate) fn pitched(width: usize, height: usize, depth: usize) -> Result<(usize, usize), Code> {
     let pitch = width
         .checked_next_multiple_of(PITCH_BYTES)

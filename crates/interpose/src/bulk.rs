@@ -1,12 +1,12 @@
-//! Slots of memory that this process shares with its backend, for bytes of the program's own memory: the program's thread copies
-//! them into a slot and the GPU copies them out of it, or the other way round. No byte crosses a socket.
+//! Slots: memory that this process shares with its backend, for copies from and to the program's own memory. The program's thread copies
+//! bytes into a slot and the GPU copies them out of it, or the other way round. No byte crosses a socket.
 //!
-//! A slot that was sent to the device is free when the GPU has read it. Nobody is told so. But bytes that come back over a stream say that the
-//! copies before them on that stream are done; and who finds no free slot waits for the oldest ones that are on their way ([`BATCH`] at a
-//! time, so that a long copy waits once for several).
+//! A slot that was sent to the device is free when the GPU has read it. The server does not report that. But bytes that come back over a
+//! stream show that the copies before them on that stream are done; and a thread that finds no free slot waits for the oldest ones in
+//! flight ([`BATCH`] at a time, so that a long copy waits once for several).
 //!
-//! One thread copies slower than a GPU. So a long copy has helpers, which take pieces in turn; they call as the program's thread does, and are
-//! gone when the copy returns.
+//! One thread copies slower than a GPU. So a long copy has helper threads, which share its pieces. They make calls under the number of the
+//! program's thread, and end before the copy returns.
 
 use crate::handles::streams;
 use crate::servers::number_of;
@@ -16,15 +16,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 const SLOT_BYTES: u64 = 1 << 20;
-/// Slots; also how many copies are on their way at most.
+/// Number of slots, and so the most copies in flight.
 const SLOTS: u16 = 32;
-/// Slots that are waited for together.
+/// Most slots that a thread waits for in one call, or has in flight to the host.
 const BATCH: usize = 4;
-/// Threads of a copy, each of which may have [`BATCH`] slots on their way; and the fewest bytes for each. A thread copies so many bytes in
-/// about the time in which it starts.
+/// Most threads of a copy, with the program's own, and the fewest bytes for each: a thread takes about as long to start as to copy so many.
 const THREADS_MAX: usize = 4;
 const THREAD_BYTES_MIN: u64 = 512 << 10;
-/// Pieces of a thread, where they are no shorter than [`PIECE_BYTES_MIN`]: the GPU copies one while the thread copies the next.
+/// Pieces for each thread of a copy, unless they would be shorter than [`PIECE_BYTES_MIN`]: the GPU copies one while the thread copies
+/// the next.
 const PIECES: u64 = 2;
 const PIECE_BYTES_MIN: u64 = 256 << 10;
 const _: () = assert!(SLOTS <= rgaps_remoting::MARKS_MAX && BATCH * THREADS_MAX <= SLOTS as usize);
@@ -39,21 +39,22 @@ pub(crate) struct Bulk {
 
 struct Slots {
     free: Vec<u16>,
-    /// Sent to the device, the oldest first.
+    /// Slots in flight to the device, the oldest first.
     flying: VecDeque<Flying>,
-    /// How many were sent so far.
+    /// How many slots were sent to the device so far.
     sent: u64,
 }
 
 /// A slot that was sent to the device.
 struct Flying {
     slot: u16,
-    /// Its place among all that were sent.
+    /// How many slots had been sent before it.
     number: u64,
     stream: StreamKey,
 }
 
-/// A stream, as its handle, the current device and the calling thread say: each device and each thread has a default stream of its own.
+/// Identifies a stream: handle, current device, and for the per-thread default stream the calling thread (else 0). Each device has
+/// default streams of its own.
 type StreamKey = (u64, u16, u16);
 
 fn stream_key(stream: u64) -> StreamKey {
@@ -66,18 +67,18 @@ fn stream_key(stream: u64) -> StreamKey {
 }
 
 impl Slots {
-    /// Frees the slots that were sent to a stream before the one with this number; gives how many.
+    /// Frees the slots that were sent to `stream` with numbers below `before`, and returns how many.
     fn land(&mut self, stream: StreamKey, before: u64) -> usize {
         let Slots { free, flying, .. } = self;
-        let had = free.len();
-        flying.retain(|one| {
-            let is_there = one.stream == stream && one.number < before;
-            if is_there {
-                free.push(one.slot);
+        let free_before = free.len();
+        flying.retain(|sent| {
+            let is_read = sent.stream == stream && sent.number < before;
+            if is_read {
+                free.push(sent.slot);
             }
-            !is_there
+            !is_read
         });
-        free.len() - had
+        free.len() - free_before
     }
 }
 
@@ -100,14 +101,15 @@ pub(crate) fn slots() -> Result<Option<&'static Bulk>, Code> {
             }),
             freed: Condvar::new(),
         };
-        // One for each server of the process, which keeps it to its end.
+        // Leaked: the process keeps one for each server until it ends.
         &*Box::leak(Box::new(bulk))
     });
     all.insert(server, made);
     Ok(made)
 }
 
-/// Calls `act` with the address of each row of a place of this host and the address of the same row where all follow each other.
+/// Calls `act` for each row of `extent`, with its address at `at` and its address among the packed rows, which follow each other from
+/// `packed`.
 fn each_row(at: &Pitched, extent: &Extent, packed: u64, mut act: impl FnMut(u64, u64)) {
     for layer in 0..extent.depth {
         for row in 0..extent.height {
@@ -120,28 +122,28 @@ fn each_row(at: &Pitched, extent: &Extent, packed: u64, mut act: impl FnMut(u64,
     }
 }
 
-/// Copies rows of this host to where they follow each other.
+/// Packs the rows of `extent` at `from`: copies them to `to`, one behind the other.
 ///
 /// # Safety
-/// All rows may be read, and as many bytes at `to` written. The two do not overlap.
+/// Until this returns, all these rows may be read, and `extent.bytes()` bytes at `to` written. The two do not overlap.
 pub(crate) unsafe fn gather(from: &Pitched, extent: &Extent, to: u64) {
     let width = extent.width_bytes as usize;
     each_row(from, extent, to, |row, packed| {
-        // SAFETY: `each_row` gives each row of `extent` once, with the address where `width` bytes for it begin in the packed bytes. Our caller
-        // promises that all rows may be read and all packed bytes written until this returns, and that the two do not overlap.
+        // SAFETY: `each_row` gives each row of `extent` once, with the address where `width` bytes for it begin in the packed bytes. Our
+        // caller promises that all rows may be read and all packed bytes written until this returns, and that the two do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(row as *const u8, packed as *mut u8, width) };
     });
 }
 
-/// Copies what follows each other to rows of this host.
+/// Unpacks rows, which lie one behind the other at `from`, to the rows of `extent` at `to`.
 ///
 /// # Safety
-/// As many bytes at `from` may be read, and all rows written. The two do not overlap.
+/// Until this returns, `extent.bytes()` bytes at `from` may be read, and all rows at `to` written. The two do not overlap.
 pub(crate) unsafe fn scatter(from: u64, to: &Pitched, extent: &Extent) {
     let width = extent.width_bytes as usize;
     each_row(to, extent, from, |row, packed| {
-        // SAFETY: `each_row` gives each row of `extent` once, with the address where its `width` bytes begin in the packed bytes. Our caller
-        // promises that all packed bytes may be read and all rows written until this returns, and that the two do not overlap.
+        // SAFETY: `each_row` gives each row of `extent` once, with the address where its `width` bytes begin in the packed bytes. Our
+        // caller promises that all packed bytes may be read and all rows written until this returns, and that the two do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(packed as *const u8, row as *mut u8, width) };
     });
 }
@@ -152,7 +154,7 @@ fn threads_for(bytes: u64) -> usize {
     most.min((bytes / THREAD_BYTES_MIN) as usize).max(1)
 }
 
-/// Does work on several threads, which share it; gives the first error.
+/// Runs `work` on this thread and on `threads - 1` helpers, which end before this returns; gives the first error.
 fn together(threads: usize, work: impl Fn() -> Result<(), Code> + Sync) -> Result<(), Code> {
     let (thread, device) = (thread::number(), thread::device());
     let help = || {
@@ -179,7 +181,7 @@ fn piece_bytes(bytes: u64, threads: usize) -> u64 {
     piece.clamp(PIECE_BYTES_MIN, SLOT_BYTES)
 }
 
-/// A piece of the device's memory, and where it belongs here.
+/// A piece of a copy: its rows on the device, and its rows on this host.
 type Pair = ((Pitched, Extent), (Pitched, Extent));
 
 /// The pieces of a copy, for several threads.
@@ -203,7 +205,7 @@ impl Bulk {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A free slot, waited for if there is none.
+    /// Takes a free slot, and waits for one if there is none.
     fn take(&self) -> Result<u16, Code> {
         let mut slots = self.lock();
         loop {
@@ -233,7 +235,7 @@ impl Bulk {
         }
     }
 
-    /// A free slot, if there is one without waiting.
+    /// Takes a free slot, if there is one.
     fn try_take(&self) -> Option<u16> {
         self.lock().free.pop()
     }
@@ -256,7 +258,7 @@ impl Bulk {
         self.freed.notify_one();
     }
 
-    /// What was sent to a stream before the one with this number has arrived.
+    /// Call when the GPU has read the slots that were sent to `stream` with numbers below `before`: frees them.
     fn landed(&self, stream: StreamKey, before: u64) {
         if self.lock().land(stream, before) > 0 {
             self.freed.notify_all();
@@ -286,10 +288,10 @@ impl Bulk {
         self.start + u64::from(slot) * SLOT_BYTES
     }
 
-    /// Copies rows of the program to the device. They may change when this returns.
+    /// Copies rows of the program to the device. The program may change them when this returns.
     ///
     /// # Safety
-    /// All rows may be read.
+    /// All rows of `extent` at `host` may be read, by any thread, until this returns.
     pub(crate) unsafe fn copy_in(
         &self,
         device: Pitched,
@@ -303,7 +305,9 @@ impl Bulk {
         together(threads, || {
             while let Some(((device, extent), (host, _))) = rest.next() {
                 let slot = self.take()?;
-                // SAFETY: the rows may be read, as the caller promises; a slot has room for a piece, and is this thread's.
+                // SAFETY: our caller promises that all rows of its `extent` at its `host` may be read until it has returned, and
+                // `together` ends its threads before; `pieces` cuts these rows only. The slot has room for a piece (`piece_bytes`). It is
+                // this thread's from `take` to `sent`, and the GPU has read what was there, so nobody else uses it.
                 unsafe { gather(&host, &extent, self.address(slot)) };
                 let sent = session::send_shared_now(&self.call(slot, device, extent, true, stream));
                 self.sent(slot, stream_key(stream));
@@ -316,7 +320,7 @@ impl Bulk {
     /// Copies rows of the device to the program, and waits for them.
     ///
     /// # Safety
-    /// All rows may be written.
+    /// All rows of `extent` at `host` may be written, by any thread, until this returns.
     pub(crate) unsafe fn copy_out(
         &self,
         device: Pitched,
@@ -328,21 +332,22 @@ impl Bulk {
         let threads = threads_for(bytes);
         let rest = Pieces::of(device, host, extent, piece_bytes(bytes, threads));
         together(threads, || {
-            // SAFETY: the rows may be written, as the caller promises.
+            // SAFETY: the rows of `rest` are those of `extent` at `host`. Our caller promises that any thread may write these until
+            // `copy_out` has returned, and `together` ends its threads before.
             unsafe { self.bring(&rest, stream) }
         })
     }
 
-    /// Brings pieces until there are no more.
+    /// Brings pieces until `rest` has no more.
     ///
     /// # Safety
-    /// All rows may be written.
+    /// All rows on this host of the pieces of `rest` may be written until this returns.
     unsafe fn bring(&self, rest: &Pieces, stream: u64) -> Result<(), Code> {
         let mut flying: VecDeque<(u16, Waited, Pitched, Extent)> = VecDeque::new();
         let mut result = Ok(());
         let before = self.lock().sent;
         loop {
-            // As many as there are slots for, and at least one.
+            // Starts a copy for each slot that it gets, and waits for a slot only if it has no copy in flight.
             while flying.len() < BATCH && result.is_ok() {
                 let slot = match flying.is_empty() {
                     true => Some(self.take()?),
@@ -370,7 +375,9 @@ impl Bulk {
                 self.landed(stream_key(stream), before);
             }
             if result.is_ok() && finished.is_ok() {
-                // SAFETY: the rows may be written, as the caller promises; the GPU has written the piece, which the slot holds.
+                // SAFETY: our caller promises that the rows of all pieces of `rest` may be written until this returns, and `rest` gives
+                // each piece to one thread. `finish` says that the GPU has written the piece to the slot, which is this thread's until
+                // `give`.
                 unsafe { scatter(self.address(slot), &host, &extent) };
             }
             result = result.and(finished);

@@ -1,27 +1,28 @@
 //! Functions of the program that streams call.
 //!
-//! The server tells when a stream has reached one. A thread of this process, one for each server, runs it, tells the server, and waits for the next.
-//! The functions may not call CUDA, which is CUDA's rule, and is kept here: a call would wait for a stream that waits for it.
+//! The server reports when a stream has reached such a function. A thread of this process, one for each server, runs the function, tells
+//! the server, and waits for the next. By CUDA's rule these functions may not call CUDA. Their calls fail here, since one could wait for
+//! the stream that waits for the function.
 
 use crate::handles::streams;
 use crate::servers::number_of;
 use crate::{session, thread};
-use rgaps_remoting::{Call, Code, Value};
+use rgaps_remoting::{Call, CallValue, Code};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Of `cudaLaunchHostFunc`.
+/// A function of `cudaLaunchHostFunc`.
 pub(crate) type HostFunction = extern "C" fn(*mut c_void);
-/// Of `cudaStreamAddCallback`: stream, status, data.
+/// A function of `cudaStreamAddCallback`: stream, status, data.
 pub(crate) type Callback = extern "C" fn(u64, c_int, *mut c_void);
 
-/// What a stream calls.
+/// A function that a stream calls.
 #[derive(Clone, Copy)]
 pub(crate) enum Function {
-    /// Of `cudaLaunchHostFunc`.
+    /// From `cudaLaunchHostFunc`.
     Host(HostFunction),
-    /// Of `cudaStreamAddCallback`, with the stream as the program names it.
+    /// From `cudaStreamAddCallback`, with the stream as the program names it.
     Callback(Callback, u64),
 }
 
@@ -32,8 +33,9 @@ struct Queued {
 
 #[derive(Default)]
 struct CallbackState {
+    /// Functions that no stream has reached yet, by the numbers under which the server knows them.
     queued: HashMap<u64, Queued>,
-    /// Servers whose functions have a thread.
+    /// Servers for which a thread runs.
     served: HashSet<usize>,
 }
 
@@ -42,7 +44,7 @@ fn lock() -> MutexGuard<'static, Option<CallbackState>> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has a stream call a function when all that was queued before is done; what is queued later waits for it.
+/// Queues a function on a stream, which calls it when the work before is done; the work behind waits for the function.
 pub(crate) fn queue(stream: u64, function: Function, data: *mut c_void) -> Result<(), Code> {
     streams::at_stream(stream, || queue_here(stream, function, data))
 }
@@ -77,8 +79,8 @@ fn queue_here(stream: u64, function: Function, data: *mut c_void) -> Result<(), 
 fn run(device: u16) {
     thread::set_device(device);
     loop {
-        let Ok(Value::Number(number)) = session::call(&Call::NextHostFunction, &[]) else {
-            // The context or the connection is lost: streams reach nothing any more.
+        let Ok(CallValue::Number(number)) = session::call(&Call::NextHostFunction, &[]) else {
+            // The context or the connection is lost, so no stream reaches a function.
             return;
         };
         let queued = lock().get_or_insert_default().queued.remove(&number);

@@ -4,7 +4,8 @@ use crate::notice;
 use rgaps_remoting::math::Failure;
 use rgaps_remoting::Code;
 
-/// Says what became of a call that nobody waited for, and gives the code of CUDA's that a call of CUDA's then has.
+/// The CUDA error for a code from the server. If the code is the status of a library's function that nobody waited for, prints the
+/// function's name.
 pub(crate) fn as_code(code: Code) -> Code {
     match Failure::of(code.0) {
         None => code,
@@ -15,7 +16,7 @@ pub(crate) fn as_code(code: Code) -> Code {
     }
 }
 
-/// Names the function that failed, once.
+/// Prints which function failed, once.
 pub(crate) fn say(failure: Failure) {
     let name = failure
         .function()

@@ -1,4 +1,4 @@
-//! Formats of elements, as the runtime and as the driver name them.
+//! Translates the formats of array elements between the runtime and the driver.
 
 use crate::abi::ChannelFormat;
 use rgaps_remoting::Code;
@@ -52,7 +52,7 @@ pub(crate) fn to_runtime(format: u32, channels: u32) -> ChannelFormat {
         Some((kind, bits, _)) => (*kind, *bits),
         None => {
             let number = format.saturating_sub(NORMALIZED_FORMAT) as i32;
-            // Of three kinds each: 8 bits, 16 bits, and the same with a sign.
+            // Three kinds each, for 1, 2 and 4 channels: 8 bits, 16 bits, and the same with a sign.
             let bits = if number / 3 % 2 == 0 { 8 } else { 16 };
             (NORMALIZED.start() + number, bits)
         }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_survive_both_ways() {
+    fn formats_survive_a_round_trip() {
         let plain = PLAIN.iter().map(|(kind, bits, _)| (*kind, *bits, 1..=4));
         let normalized = NORMALIZED.map(|kind| {
             let number = kind - NORMALIZED.start();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_array_has_is_refused() {
+    fn formats_that_no_array_has_are_refused() {
         let of = |bits, kind| to_driver(&ChannelFormat { bits, kind });
         for wrong in [
             of([0; 4], UNSIGNED),

@@ -1,4 +1,5 @@
-//! Copies between a device and memory of this host that the backend has not: through slots of shared memory (`bulk`), or over the connection.
+//! Copies between a device and host memory that the backend does not share: through slots of shared memory (`bulk`), or over the
+//! connection.
 
 use crate::{bulk, session};
 use rgaps_remoting::{Call, Code, Extent, Pitched};
@@ -6,7 +7,7 @@ use rgaps_remoting::{Call, Code, Extent, Pitched};
 /// Copies to the device. The bytes have been read when this returns.
 ///
 /// # Safety
-/// All rows of `from` may be read.
+/// All rows of `extent` at `from` may be read, by any thread, until this returns.
 pub(crate) unsafe fn copy_in(
     to: Pitched,
     from: Pitched,
@@ -16,18 +17,21 @@ pub(crate) unsafe fn copy_in(
     let bytes = extent.bytes().ok_or(Code::INVALID_VALUE)? as usize;
     if bytes > session::inline_bytes() {
         if let Some(slots) = bulk::slots()? {
-            // SAFETY: the rows may be read, as the caller promises.
+            // SAFETY: our caller promises that any thread may read all rows of `extent` at `from` until we return, which is after
+            // `slots.copy_in`.
             return unsafe { slots.copy_in(to, from, extent, stream) };
         }
     }
     if extent.is_row() && to.array == 0 {
-        // SAFETY: the row may be read, as the caller promises.
+        // SAFETY: `extent` is one row of `bytes` bytes at `from`. Our caller promises that it may be read until we return, and `send` has
+        // read it when it returns: it copies or writes the bytes.
         let source = unsafe { std::slice::from_raw_parts(from.address as *const u8, bytes) };
         let to = to.address;
         return session::send(&Call::CopyIn { to, stream }, source);
     }
     let mut packed = vec![0u8; bytes];
-    // SAFETY: the rows may be read, as the caller promises, and the buffer has as many bytes.
+    // SAFETY: our caller promises that all rows of `extent` at `from` may be read until we return. `packed` has the `bytes` bytes of
+    // these rows, and is new, so they do not overlap.
     unsafe { bulk::gather(&from, &extent, packed.as_mut_ptr() as u64) };
     session::send(&Call::CopyInRows { to, extent, stream }, &packed)
 }
@@ -35,7 +39,7 @@ pub(crate) unsafe fn copy_in(
 /// Copies from the device. The bytes are there when this returns.
 ///
 /// # Safety
-/// All rows of `to` may be written.
+/// All rows of `extent` at `to` may be written, by any thread, until this returns.
 pub(crate) unsafe fn copy_out(
     to: Pitched,
     from: Pitched,
@@ -45,7 +49,8 @@ pub(crate) unsafe fn copy_out(
     let bytes = extent.bytes().ok_or(Code::INVALID_VALUE)? as usize;
     if bytes > session::inline_bytes() {
         if let Some(slots) = bulk::slots()? {
-            // SAFETY: the rows may be written, as the caller promises.
+            // SAFETY: our caller promises that any thread may write all rows of `extent` at `to` until we return, which is after
+            // `slots.copy_out`.
             return unsafe { slots.copy_out(from, to, extent, stream) };
         }
     }
@@ -55,7 +60,8 @@ pub(crate) unsafe fn copy_out(
             bytes: bytes as u64,
             stream,
         };
-        // SAFETY: the row may be written, as the caller promises.
+        // SAFETY: `extent` is one row of `bytes` bytes at `to`. Our caller promises that any thread may write it until we return, which
+        // is after `call_out`.
         return unsafe { session::call_out(&call, to.address as *mut u8, bytes) };
     }
     let mut packed = vec![0u8; bytes];
@@ -64,7 +70,8 @@ pub(crate) unsafe fn copy_out(
         extent,
         stream,
     };
-    // SAFETY: the buffer is this function's, and has this length; the rows may be written, as the caller promises.
+    // SAFETY: `packed` is a buffer of this function with the bytes of all rows; it lives until both calls have returned, and overlaps
+    // with nothing. Our caller promises that all rows of `extent` at `to` may be written until we return.
     unsafe {
         session::call_out(&call, packed.as_mut_ptr(), packed.len())?;
         bulk::scatter(packed.as_ptr() as u64, &to, &extent);

@@ -1,4 +1,4 @@
-//! Launches. What CUDA refuses at once is refused here at once: the limits are known.
+//! Launches of kernels. This process knows the limits of devices and kernels, so it refuses at once what CUDA refuses at once.
 
 use crate::abi::{In, LaunchAttribute};
 use crate::handles::streams;
@@ -15,7 +15,6 @@ const DEVICE_THREADS_MAX: i32 = 1;
 const DEVICE_BLOCK: i32 = 2;
 const DEVICE_GRID: i32 = 5;
 
-/// A launch.
 pub(crate) struct Launch {
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
@@ -56,7 +55,7 @@ fn check(launch: &Launch, info: &KernelInfo) -> Result<(), Code> {
     }
 }
 
-/// The values that a launch's array points to, where the kernel expects them.
+/// The values of a launch, at the offsets where the kernel expects them. `arguments` has the address of one value for each parameter.
 fn values(info: &KernelInfo, arguments: In<*const u8>) -> Result<Vec<u8>, Code> {
     let end = info
         .parameters
@@ -71,7 +70,9 @@ fn values(info: &KernelInfo, arguments: In<*const u8>) -> Result<Vec<u8>, Code> 
             return Err(Code::INVALID_VALUE);
         }
         let (at, bytes) = (*offset as usize, *bytes as usize);
-        // SAFETY: the program passes the address of a value for each of the kernel's parameters, of the parameter's size.
+        // SAFETY: by the contract of CUDA's launches the program passes for each parameter the address of a value of its size, which it
+        // keeps as it is until the call returns. `bytes` is that size, as the server's driver reports it; the target is a new vector,
+        // sliced to as many bytes.
         unsafe {
             all[at..at + bytes]
                 .as_mut_ptr()
@@ -109,7 +110,7 @@ pub(crate) fn launch_driver(
 /// Attributes that a program passes.
 ///
 /// # Safety
-/// So many are there, and stay while the program's call lasts.
+/// `start` is null or has `count` attributes, which stay as they are until the program's call returns. The result is not used later.
 pub(crate) unsafe fn attributes<'a>(
     start: *const LaunchAttribute,
     count: c_uint,
@@ -125,7 +126,7 @@ pub(crate) unsafe fn attributes<'a>(
     Ok(unsafe { std::slice::from_raw_parts(start, count) })
 }
 
-/// The values of a launch to come.
+/// The values of a later launch.
 pub(crate) fn pack(
     function: usize,
     arguments: In<*const u8>,
@@ -138,23 +139,24 @@ pub(crate) fn pack(
     }
 }
 
-/// Launches with values that were packed before.
+/// Launches with values that [`pack`] gave.
 pub(crate) fn launch_packed(function: usize, wanted: &Launch, values: &[u8]) -> Result<(), Code> {
     launch_with(function, wanted, |_| Ok(values.to_vec()), &[])
 }
 
-/// The buffer that a list of tags and addresses names.
+/// Copies the buffer that `extra` of `cuLaunchKernel` names: a list of tags, each with an address behind it.
 fn buffer(extra: In<usize>) -> Result<Vec<u8>, Code> {
     const END: usize = 0;
     const POINTER: usize = 1;
     const SIZE: usize = 2;
     let (mut start, mut bytes, mut at) = (0, 0, 0);
-    // Each tag comes once, and the end behind them.
+    // The list has each of two tags once, and then the end.
     while at <= 4 {
         match extra.at(at)? {
             END => break,
             POINTER => start = extra.at(at + 1)?,
-            // SAFETY: the program passes the address of the size behind this tag, as CUDA's function demands.
+            // SAFETY: by the contract of `cuLaunchKernel` the word behind this tag is the address of the buffer's size, which the program
+            // keeps as it is until its call returns.
             SIZE => bytes = unsafe { (extra.at(at + 1)? as *const usize).read_unaligned() },
             _ => return Err(Code::INVALID_VALUE),
         }
@@ -163,7 +165,8 @@ fn buffer(extra: In<usize>) -> Result<Vec<u8>, Code> {
     if start == 0 || bytes > PARAMETER_BYTES_MAX {
         return Err(Code::INVALID_VALUE);
     }
-    // SAFETY: the program passes a buffer of this size, which it does not change while it calls.
+    // SAFETY: by the contract of `cuLaunchKernel` the buffer at `start` has the size that the program gave, `bytes`, and stays as it is
+    // until the program's call returns. It is copied here.
     Ok(unsafe { std::slice::from_raw_parts(start as *const u8, bytes) }.to_vec())
 }
 

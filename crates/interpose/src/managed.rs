@@ -1,8 +1,9 @@
 //! Managed memory, which the program and its kernels use by one address.
 //!
-//! The server has no pages of this host, and this host none of the GPU. So managed memory is memory of the device, and the same addresses are
-//! memory here (a *shadow*, as in GVirtuS). A launch sends what the host may have changed; a wait that the program makes brings what kernels may
-//! have changed. In between the side that has the memory is the only one that may use it, as on GPUs without `concurrentManagedAccess`.
+//! The server has no pages of this host, and this host none of the GPU. So managed memory is memory of the device, and the same addresses
+//! are memory here (a *shadow*, as in GVirtuS). A launch sends what the host may have changed; a wait that the program makes brings what
+//! kernels may have changed. In between the side that has the memory is the only one that may use it, as on GPUs without
+//! `concurrentManagedAccess`.
 //!
 //! Nothing tells which bytes a kernel uses or a program changes, so whole allocations are copied, all of them.
 
@@ -15,29 +16,28 @@ use std::ffi::c_uint;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Attached to all streams, or to the host.
+/// `cudaMemAttachGlobal` and `cudaMemAttachHost`.
 const FLAGS: [c_uint; 2] = [1, 2];
 const NON_BLOCKING: c_uint = 1;
 
-/// An allocation.
 #[derive(Clone, Copy)]
 struct Managed {
     bytes: u64,
     device: u16,
-    /// Kernels may have changed it since the host has seen it.
+    /// Kernels may have changed it since it was last copied to the host.
     is_on_device: bool,
 }
 
 #[derive(Default)]
 struct ManagedState {
     all: BTreeMap<u64, Managed>,
-    /// Servers and their streams that may use it still.
+    /// Servers and their streams whose queued work may use managed memory.
     busy: HashSet<(usize, u64)>,
     /// A stream of each device for copies, which no other stream waits for.
     copies: HashMap<u16, u64>,
 }
 
-/// Whether there is any; most programs have none.
+/// Whether the program has had managed memory; most programs never do.
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
 fn lock() -> MutexGuard<'static, Option<ManagedState>> {
@@ -45,7 +45,7 @@ fn lock() -> MutexGuard<'static, Option<ManagedState>> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Allocates managed memory. Of no bytes it is the null pointer.
+/// Allocates managed memory; gives 0 for 0 bytes.
 pub(crate) fn allocate(bytes: u64, flags: c_uint) -> Result<u64, Code> {
     if !FLAGS.contains(&flags) {
         return Err(Code::INVALID_VALUE);
@@ -93,9 +93,9 @@ fn forget(start: u64) {
     if !IS_USED.load(Ordering::Acquire) {
         return;
     }
-    let gone = lock().get_or_insert_default().all.remove(&start);
-    if let Some(gone) = gone {
-        memory::shut(start, gone.bytes);
+    let removed = lock().get_or_insert_default().all.remove(&start);
+    if let Some(removed) = removed {
+        memory::shut(start, removed.bytes);
     }
 }
 
@@ -107,13 +107,13 @@ pub(crate) fn reset() {
     state.copies.remove(&device);
     let server = number_of(device);
     state.busy.retain(|(of, _)| *of != server);
-    let gone: Vec<(u64, Managed)> = state
+    let removed: Vec<(u64, Managed)> = state
         .all
         .iter()
         .filter(|(_, managed)| managed.device == device)
         .map(|(start, managed)| (*start, *managed))
         .collect();
-    for (start, managed) in gone {
+    for (start, managed) in removed {
         state.all.remove(&start);
         memory::shut(start, managed.bytes);
     }
@@ -140,7 +140,7 @@ pub(crate) fn check(address: u64, bytes: u64) -> Result<(), Code> {
 }
 
 impl ManagedState {
-    /// What is on the current server.
+    /// The allocations on the current server.
     fn here(&mut self) -> impl Iterator<Item = (u64, &mut Managed)> {
         let all = self
             .all
@@ -169,7 +169,9 @@ impl ManagedState {
         for (start, managed) in self.here() {
             if !managed.is_on_device {
                 let (at, extent) = row(start, managed.bytes);
-                // SAFETY: the shadow of an allocation, which stays while the table is locked.
+                // SAFETY: `allocate` or `adopt` has opened the `bytes` bytes at `start` as memory of this process (`memory::open`).
+                // `forget` and `reset` shut them only after they have taken the entry out of the table, whose lock our caller holds. By
+                // CUDA's rule for managed memory the program does not write it while it makes a call that may launch.
                 unsafe { host_copy::copy_in(at, at, extent, stream)? };
                 managed.is_on_device = true;
             }
@@ -183,7 +185,8 @@ impl ManagedState {
             return Ok(());
         }
         let server = number_of(thread::device());
-        // Asked first: what a stream changes after it was asked is brought by the next wait. To ask a stream that records would end that.
+        // Streams are asked before the copies: what a stream changes after that, the next wait brings. A question would invalidate a
+        // recording.
         let can_ask = !streams::is_any_recording();
         self.busy.retain(|(of, stream)| {
             let call = Call::StreamQuery { stream: *stream };
@@ -194,7 +197,9 @@ impl ManagedState {
         for (start, managed) in self.here() {
             if managed.is_on_device {
                 let (at, extent) = row(start, managed.bytes);
-                // SAFETY: the shadow of an allocation, which stays while the table is locked.
+                // SAFETY: `allocate` or `adopt` has opened the `bytes` bytes at `start` as memory of this process (`memory::open`).
+                // `forget` and `reset` shut them only after they have taken the entry out of the table, whose lock our caller holds. By
+                // CUDA's rule for managed memory the program does not use them while kernels may.
                 unsafe { host_copy::copy_out(at, at, extent, stream)? };
                 managed.is_on_device = is_busy;
             }
@@ -203,9 +208,9 @@ impl ManagedState {
     }
 }
 
-/// Before work that may use managed memory is queued on a stream of the current server.
+/// Call before work that may use managed memory is queued on a stream of the current server: sends what the host may have changed.
 pub(crate) fn before(stream: u64) -> Result<(), Code> {
-    // What is recorded is not done yet.
+    // Work that a stream records does not run yet.
     if !IS_USED.load(Ordering::Acquire) || streams::is_any_recording() {
         return Ok(());
     }
@@ -215,7 +220,7 @@ pub(crate) fn before(stream: u64) -> Result<(), Code> {
     state.send()
 }
 
-/// After the program has waited for something on the current server.
+/// Call when the program has waited for something on the current server: brings what kernels may have changed.
 pub(crate) fn after() -> Result<(), Code> {
     if !IS_USED.load(Ordering::Acquire) {
         return Ok(());

@@ -1,17 +1,17 @@
 //! Addresses that the program has from CUDA.
 //!
 //! Device memory has the server's addresses. The same addresses are reserved here, without access: so nothing of the program's own
-//! can lie there, an address is either of the device or of the host, and following one faults, as it does with a GPU.
+//! can lie there, an address is either of the device or of the host, and the host's access to the device's addresses faults, as with a GPU.
 
 use crate::servers::{at, is_here, number_of};
 use crate::session;
 use crate::thread;
 use rgaps_remoting::{Call, Code};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const PAGE_BYTES: u64 = 4096;
-/// How often another address is asked for, when one is taken here.
+/// How often the server is asked for memory at most, when this process has something at each address that it gives.
 const ATTEMPTS_MAX: usize = 32;
 
 /// Memory of a device.
@@ -29,14 +29,14 @@ pub(crate) struct Host {
     pub(crate) start: u64,
     pub(crate) bytes: u64,
     pub(crate) flags: u32,
-    /// Ours, to give back.
+    /// Whether [`map_host`] mapped it.
     is_mapped: bool,
     region: Backing,
     /// A GPU of the server that has the region.
     pub(crate) device: u16,
 }
 
-/// What stands behind host memory on the server.
+/// The server's region for host memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Backing {
     /// Nothing.
@@ -53,7 +53,10 @@ struct Tables {
     /// Messages of topics, by number: two may be the same bytes.
     messages: BTreeMap<u64, Range>,
     host: BTreeMap<u64, Host>,
-    /// Reserved addresses, from start to end, and the server that uses them; they stay reserved, since it gives the same addresses again.
+    /// The GPUs that have copied from or to shared host memory, behind its start.
+    users: BTreeSet<(u64, u16)>,
+    /// Reserved addresses, from start to end, and the server that uses them. They stay reserved, since the server gives the same
+    /// addresses again.
     reserved: BTreeMap<u64, (u64, usize)>,
 }
 
@@ -62,13 +65,26 @@ fn tables() -> MutexGuard<'static, Tables> {
         device: BTreeMap::new(),
         messages: BTreeMap::new(),
         host: BTreeMap::new(),
+        users: BTreeSet::new(),
         reserved: BTreeMap::new(),
     });
     TABLES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Tables {
-    /// Reserves the pages of a range for the current server that it has not yet; fails where something else is mapped.
+    fn host_at(&self, address: u64) -> Option<Host> {
+        let (start, host) = self.host.range(..=address).next_back()?;
+        (address - start < host.bytes).then_some(*host)
+    }
+
+    /// The GPUs that have copied from or to the shared host memory that begins at `start`.
+    fn users_of(&self, start: u64) -> BTreeSet<u16> {
+        let all = self.users.range((start, 0)..=(start, u16::MAX));
+        all.map(|(_, gpu)| *gpu).collect()
+    }
+
+    /// Reserves for the current server those pages of a range that are not reserved for it yet. Fails where another server or the program
+    /// has some.
     fn reserve(&mut self, start: u64, bytes: u64) -> Result<(), ()> {
         let server = number_of(thread::device());
         let mut at = start / PAGE_BYTES * PAGE_BYTES;
@@ -90,7 +106,7 @@ impl Tables {
                 .range(at..)
                 .next()
                 .map_or(end, |(from, _)| (*from).min(end));
-            // SAFETY: a new mapping without access, which replaces nothing.
+            // SAFETY: a new mapping without access. `MAP_FIXED_NOREPLACE` has the kernel refuse it where anything is mapped.
             let mapped = unsafe {
                 libc::mmap(
                     at as *mut libc::c_void,
@@ -109,7 +125,7 @@ impl Tables {
             }
             if mapped as u64 != at {
                 // An old kernel takes the address as a wish.
-                // SAFETY: the mapping was just made, and nobody knows it.
+                // SAFETY: `mmap` has just made this mapping, of this length, and nobody else knows its address.
                 unsafe { libc::munmap(mapped, (next - at) as usize) };
                 return Err(());
             }
@@ -138,7 +154,7 @@ pub(crate) fn allocate(call: &Call<'_>, bytes: u64) -> Result<u64, Code> {
             found = Ok(start);
             break;
         }
-        // Something of the program's own lies there. Kept meanwhile, so that the server gives another address.
+        // The program or another server has something there. The allocation is kept for now, so that the server gives another address.
         taken.push(start);
     }
     for address in taken {
@@ -147,7 +163,8 @@ pub(crate) fn allocate(call: &Call<'_>, bytes: u64) -> Result<u64, Code> {
     found
 }
 
-/// Changes the access to the pages of a range of device memory; of the first and the last one only if `is_whole`.
+/// Changes the access to the pages of a range of device memory. `is_whole`: also to those that other memory may share, the first and the
+/// last one.
 fn protect(start: u64, bytes: u64, access: i32, is_whole: bool) -> Result<(), Code> {
     let (first, end) = match is_whole {
         true => (
@@ -162,7 +179,8 @@ fn protect(start: u64, bytes: u64, access: i32, is_whole: bool) -> Result<(), Co
     if first >= end {
         return Ok(());
     }
-    // SAFETY: the pages are reserved by this module, so nothing of the program's own is there.
+    // SAFETY: the range is device memory, whose pages `reserve` has mapped and keeps. The program has nothing there but managed memory,
+    // for which the access changes when the program may use it and when it has freed it.
     let failed = unsafe { libc::mprotect(first as *mut _, (end - first) as usize, access) } != 0;
     match failed {
         true => Err(Code::OUT_OF_MEMORY),
@@ -170,20 +188,21 @@ fn protect(start: u64, bytes: u64, access: i32, is_whole: bool) -> Result<(), Co
     }
 }
 
-/// Makes the addresses of device memory memory of this host, too.
+/// Makes the pages at the addresses of device memory readable and writable here, as memory of this host.
 pub(crate) fn open(start: u64, bytes: u64) -> Result<(), Code> {
     protect(start, bytes, libc::PROT_READ | libc::PROT_WRITE, true)
 }
 
-/// Gives that memory back. Pages that other memory may share stay.
+/// Takes the memory of [`open`] back, but not pages that other memory may share.
 pub(crate) fn shut(start: u64, bytes: u64) {
     let end = (start + bytes) / PAGE_BYTES * PAGE_BYTES;
     let first = start.next_multiple_of(PAGE_BYTES);
     if first < end {
-        // SAFETY: pages of this module, which hold nothing any more.
+        // SAFETY: `reserve` has mapped these pages and keeps them; no other memory shares them. Their managed memory was freed or its
+        // device reset, so by CUDA's contract the program does not use their bytes.
         unsafe { libc::madvise(first as *mut _, (end - first) as usize, libc::MADV_DONTNEED) };
     }
-    // They stay accessible if the kernel refuses.
+    // The pages stay accessible if the kernel refuses.
     let _ = protect(start, bytes, libc::PROT_NONE, false);
 }
 
@@ -217,8 +236,10 @@ pub(crate) fn add_message(number: u64, start: u64, bytes: u64) -> Result<(), ()>
 
 /// Forgets a message; gives its GPU.
 pub(crate) fn forget_message(number: u64) -> Result<u16, Code> {
-    let gone = tables().messages.remove(&number);
-    gone.map(|range| range.device).ok_or(Code::INVALID_HANDLE)
+    let removed = tables().messages.remove(&number);
+    removed
+        .map(|range| range.device)
+        .ok_or(Code::INVALID_HANDLE)
 }
 
 /// Forgets an allocation, which begins at `start`.
@@ -231,12 +252,13 @@ pub(crate) fn forget(start: u64) -> Result<Range, Code> {
     tables.device.remove(&start).ok_or(Code::INVALID_VALUE)
 }
 
-/// Gives up everything on the current device.
+/// Forgets all memory on the current device, and resets it on the server.
 pub(crate) fn reset() -> Result<(), Code> {
     session::wait_for_async_copies(0, u64::MAX)?;
     let device = thread::device();
     tables().device.retain(|_, range| range.device != device);
     tables().messages.retain(|_, range| !is_here(range.device));
+    tables().users.retain(|(_, user)| *user != device);
     session::call(&Call::Reset, &[]).map(drop)
 }
 
@@ -262,24 +284,26 @@ pub(crate) fn check(address: u64, bytes: u64) -> Result<(), Code> {
 
 /// Host memory that CUDA knows, at an address.
 pub(crate) fn host_at(address: u64) -> Option<Host> {
-    let tables = tables();
-    let (start, host) = tables.host.range(..=address).next_back()?;
-    (address - start < host.bytes).then_some(*host)
+    tables().host_at(address)
 }
 
-/// The region of the current server that holds all of a range, and the range's offset there.
-pub(crate) fn shared_at(address: u64, bytes: u64) -> Option<(u64, u64)> {
-    let host = host_at(address)?;
+/// The region of the current server that holds all of a range, and the range's offset there, for a copy that the GPU `user` makes.
+pub(crate) fn shared_at(address: u64, bytes: u64, user: u16) -> Option<(u64, u64)> {
+    let mut tables = tables();
+    let host = tables.host_at(address)?;
     let offset = address - host.start;
     let fits = bytes <= host.bytes - offset;
     match host.region {
-        Backing::Shared(region) if fits && is_here(host.device) => Some((region, offset)),
+        Backing::Shared(region) if fits && is_here(host.device) => {
+            tables.users.insert((host.start, user));
+            Some((region, offset))
+        }
         _ => None,
     }
 }
 
-/// The region behind host memory of CUDA that holds all of a range and is not shared, and the range's offset there. It is made at the
-/// first use; `None` if there is none.
+/// The server's region of the same size for host memory that CUDA knows and that is not shared, and a range's offset there. Makes the
+/// region at the first use. `None` if the range is in no such memory, or the server refuses.
 pub(crate) fn twin_at(address: u64, bytes: u64) -> Result<Option<(u64, u64)>, Code> {
     let Some(host) = host_at(address) else {
         return Ok(None);
@@ -314,7 +338,7 @@ pub(crate) fn twin_at(address: u64, bytes: u64) -> Result<Option<(u64, u64)>, Co
     }
 }
 
-/// Maps host memory, which the backend has, too, where it can.
+/// Maps host memory for the program, shared with the backend where that is possible.
 pub(crate) fn map_host(bytes: u64, flags: u32) -> Result<u64, Code> {
     let (region, start) = match session::share(bytes)? {
         Some((region, start)) => (Backing::Shared(region), start),
@@ -333,7 +357,7 @@ pub(crate) fn map_host(bytes: u64, flags: u32) -> Result<u64, Code> {
 }
 
 fn map_private(bytes: u64) -> Result<u64, Code> {
-    // SAFETY: a new private mapping where the kernel likes.
+    // SAFETY: a new private mapping. The kernel chooses a free address, so it replaces nothing.
     let start = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -355,7 +379,10 @@ fn take_host(start: u64, is_mapped: bool) -> Option<Host> {
     let mut tables = tables();
     let found = tables.host.get(&start)?;
     match found.is_mapped == is_mapped {
-        true => tables.host.remove(&start),
+        true => {
+            tables.users.retain(|(of, _)| *of != start);
+            tables.host.remove(&start)
+        }
         false => None,
     }
 }
@@ -374,17 +401,23 @@ fn settle(host: &Host) -> Result<(), Code> {
     }
 }
 
-/// Waits until no copy uses host memory that CUDA knows: what was queued on its server before is done.
+/// Waits for the GPUs that may use host memory, before that memory is given back: those that have copied from or to it, and the current
+/// one, or another of the server that has the memory's region.
 pub(crate) fn finish_uses(address: u64) -> Result<(), Code> {
-    let device = host_at(address).map_or_else(thread::device, |host| host.device);
-    at(device, || session::call(&Call::Synchronize, &[])).map(drop)
+    let of = host_at(address).map_or_else(thread::device, |host| host.device);
+    let mut gpus = tables().users_of(address);
+    gpus.insert(at(of, thread::device));
+    let finish = |gpu| thread::with_device(gpu, || session::call(&Call::Synchronize, &[]));
+    gpus.into_iter().try_for_each(|gpu| finish(gpu).map(drop))
 }
 
 /// Gives back host memory of [`map_host`].
 pub(crate) fn unmap_host(start: u64) -> Result<(), Code> {
     let host = take_host(start, true).ok_or(Code::INVALID_VALUE)?;
     let settled = settle(&host);
-    // SAFETY: mapped by `map_host`, and given back once: the entry is gone.
+    // SAFETY: `map_host` mapped `bytes` bytes at `start`. `take_host` has removed the entry, so this is the only call that unmaps them.
+    // By CUDA's contract the program does not use memory that it gives back, and `settle` has waited for the bytes that threads of ours
+    // write there.
     unsafe { libc::munmap(start as *mut libc::c_void, host.bytes as usize) };
     settled
 }
@@ -416,4 +449,30 @@ pub(crate) fn register_host(start: u64, bytes: u64, flags: u32) -> Result<(), Co
 pub(crate) fn unregister_host(start: u64) -> Result<(), Code> {
     let host = take_host(start, false).ok_or(Code::HOST_MEMORY_NOT_REGISTERED)?;
     settle(&host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_memory_knows_the_gpus_that_have_copied_it() {
+        // No other test has host memory there.
+        let start = 0x7777_0000_0000;
+        let host = Host {
+            start,
+            bytes: 4096,
+            flags: 0,
+            is_mapped: true,
+            region: Backing::Shared(5),
+            device: 0,
+        };
+        tables().host.insert(start, host);
+        assert_eq!(shared_at(start + 16, 32, 1), Some((5, 16)));
+        assert_eq!(shared_at(start, 4096, 3), Some((5, 0)));
+        assert_eq!(shared_at(start + 16, 4096, 4), None);
+        assert!(tables().users_of(start).into_iter().eq([1, 3]));
+        assert_eq!(take_host(start, true), Some(host));
+        assert!(tables().users_of(start).is_empty());
+    }
 }

@@ -1,9 +1,9 @@
-//! What the program's user is told, on standard error.
+//! Notices for the program's user, on standard error.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
-/// Says something once.
+/// Prints a text, once in the life of the process.
 pub(crate) fn once(text: &str) {
     static SEEN: Mutex<Option<HashSet<String>>> = Mutex::new(None);
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -17,7 +17,7 @@ pub(crate) fn once(text: &str) {
     }
 }
 
-/// Says once that a function is not forwarded.
+/// Prints once that a function is not forwarded.
 pub(crate) fn unsupported(name: &str) {
     once(&format!(
         "{name} is not forwarded to the GPU server; it fails with 'not supported'"

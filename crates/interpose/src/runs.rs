@@ -4,7 +4,7 @@ use crate::session;
 use crate::transfer::{copy_rows, Direction, Order};
 use rgaps_remoting::{Code, Extent, Pitched};
 
-/// Bytes that follow each other: in memory, or from a place of an array on.
+/// Bytes that follow each other: in memory, or in an array from a position on.
 #[derive(Clone, Copy)]
 pub(crate) struct Run(Pitched);
 
@@ -17,7 +17,7 @@ impl Run {
         })
     }
 
-    /// From a place of an array on.
+    /// From a position in an array on.
     pub(crate) fn array(at: Pitched) -> Run {
         Run(at)
     }
@@ -46,7 +46,7 @@ impl Run {
     }
 }
 
-/// What can be copied in one call.
+/// The most that one call can copy.
 fn next(to: &Run, from: &Run, left: u64) -> Extent {
     let width_bytes = left.min(to.rest()).min(from.rest());
     let are_rows = to.has_rows_of(width_bytes) && from.has_rows_of(width_bytes);
@@ -57,7 +57,7 @@ fn next(to: &Run, from: &Run, left: u64) -> Extent {
     }
 }
 
-/// Copies bytes; without a direction in that which the places say.
+/// Copies bytes. `direction` `None`: as the two ends imply.
 pub(crate) fn copy(
     mut to: Run,
     mut from: Run,

@@ -1,19 +1,20 @@
 //! The servers that the program uses, and their GPUs, which are numbered in one list.
 //!
-//! The current device of a thread decides to which server a call goes. What belongs to a device (memory, streams, events and so on) is known on
-//! its server only, so its calls go there, whichever device is current: [`at`].
+//! The current device of a thread decides to which server a call goes. What belongs to a device (memory, streams, events and so on) is
+//! known on its server only, so its calls go there, whichever device is current: [`at`].
 
 use crate::{notice, thread};
-use rgaps_remoting::{Code, Communication, Connection, DeviceInfo, From, GpuList, SessionOptions};
+use rgaps_remoting::{
+    Code, Communication, DeviceInfo, From, GpuList, ServerConnection, SessionOptions,
+};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Names the servers.
+/// The variable of the environment that names the servers.
 const SERVERS_ENV: &str = "RGAPS_GPU";
 
-/// A server.
 pub(crate) struct Server {
-    pub(crate) connection: Arc<Connection>,
+    pub(crate) connection: Arc<ServerConnection>,
     /// The error that ended the context, or 0.
     sticky: AtomicI32,
 }
@@ -24,7 +25,7 @@ impl Server {
         Code(self.sticky.load(Ordering::Acquire))
     }
 
-    /// Forgets it: a device was reset.
+    /// Forgets that error: call when a device was reset.
     pub(crate) fn unstick(&self) {
         self.sticky.store(0, Ordering::Release);
     }
@@ -37,7 +38,7 @@ impl Server {
         Code(first.err().unwrap_or(code.0))
     }
 
-    /// The connection is gone.
+    /// Call when the connection is lost: tells the user, and keeps the error.
     pub(crate) fn lost(&self) -> Code {
         notice::once(&format!(
             "the connection to the GPU server at {} is lost, and with it everything on its GPUs; restart the program",
@@ -47,10 +48,9 @@ impl Server {
     }
 }
 
-/// All servers.
 pub(crate) struct Servers {
     pub(crate) all: Vec<Server>,
-    /// All GPUs; their peers are by their numbers here.
+    /// All GPUs. Their `peers` are indexed by the numbers in this list.
     pub(crate) devices: Vec<DeviceInfo>,
     /// For each GPU the number of its server, and its own number there.
     server_gpus: Vec<(usize, u16)>,
@@ -90,7 +90,7 @@ impl Servers {
                 stripes,
                 inline_bytes,
             };
-            let connection = Connection::open(&communication, endpoint, program, options)
+            let connection = ServerConnection::open(&communication, endpoint, program, options)
                 .map_err(|error| unavailable(error.to_string()))?;
             all.push(Server {
                 connection,
@@ -128,7 +128,7 @@ impl Servers {
             .map_or(0, |(_, ordinal)| *ordinal)
     }
 
-    /// Who calls.
+    /// The calling thread, and the number of its device on that device's server.
     pub(crate) fn caller(&self) -> From {
         From {
             thread: thread::number(),
@@ -175,7 +175,7 @@ pub(crate) fn number_of(device: u16) -> usize {
     }
 }
 
-/// A GPU of a server.
+/// The first GPU of a server in the list.
 pub(crate) fn device_of(server: usize) -> u16 {
     let found = match opened().get() {
         Some(Ok(servers)) => servers.server_gpus.iter().position(|(of, _)| *of == server),
@@ -194,7 +194,7 @@ pub(crate) fn is_here(device: u16) -> bool {
     number_of(device) == number_of(thread::device())
 }
 
-/// Does something on the server of a GPU: that GPU is current meanwhile, unless the current one is on the same server.
+/// Calls `act` on the server of a GPU: with that GPU current, unless the current one is on the same server.
 pub(crate) fn at<T>(device: u16, act: impl FnOnce() -> T) -> T {
     match is_here(device) {
         true => act(),

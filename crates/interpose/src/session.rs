@@ -1,9 +1,9 @@
-//! Calls to the servers, which the first call that needs one opens. A call goes to the server of the thread's current device.
+//! Calls to the servers. The first call that needs one connects to all. A call goes to the server of the thread's current device.
 
 use crate::servers::{opened, Server, Servers};
 use crate::{failures, notice, thread};
 use rgaps_remoting::{
-    Answer, Call, Code, Connection, Counters, DeviceInfo, Value, Waited, INLINE_BYTES,
+    Call, CallAnswer, CallValue, Code, Counters, DeviceInfo, ServerConnection, Waited, INLINE_BYTES,
 };
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -20,7 +20,7 @@ const INLINE_ENV: &str = "RGAPS_GPU_INLINE";
 /// A file that gets lines of JSON: what the session has counted.
 const STATISTICS_ENV: &str = "RGAPS_GPU_STATISTICS";
 
-/// The process forked with the session open: the child has its memory and none of its threads.
+/// This process was forked with the session open: it has the session's memory and none of its threads.
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// Calls that were answered here.
 static LOCAL: AtomicU64 = AtomicU64::new(0);
@@ -31,7 +31,8 @@ extern "C" fn in_forked_child() {
 
 fn open() -> Result<Servers, Code> {
     let servers = Servers::open(&program(), stripes(), inline_bytes())?;
-    // SAFETY: both functions are those of this library, which is not unloaded: it has a thread.
+    // SAFETY: both are functions of this library. glibc registers them with the library's handle: if the library is unloaded, it forgets
+    // the one and runs the other before.
     unsafe {
         libc::pthread_atfork(None, None, Some(in_forked_child));
         libc::atexit(at_exit);
@@ -39,7 +40,7 @@ fn open() -> Result<Servers, Code> {
     Ok(servers)
 }
 
-/// A number that the user gives.
+/// The number in a variable of the environment.
 fn number_of(variable: &str) -> Option<usize> {
     std::env::var(variable).ok()?.parse().ok()
 }
@@ -50,8 +51,8 @@ pub(crate) fn inline_bytes() -> usize {
     *COUNT.get_or_init(|| number_of(INLINE_ENV).unwrap_or(INLINE_BYTES))
 }
 
-/// How many connections (or threads, where memory is shared) carry the bytes of a large copy: a quarter of the processors, since the server may be on
-/// the same ones, unless the user says how many. 0: the first connection does.
+/// How many connections (or threads, where memory is shared) carry the bytes of a large copy: a quarter of the processors, since the
+/// server may be on the same ones, unless the user says how many. 0: the first connection does.
 pub(crate) fn stripes() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| {
@@ -141,10 +142,10 @@ pub(crate) fn sticky() -> Code {
     }
 }
 
-/// Forgets it: the device was reset.
+/// Forgets that error: call when the device was reset.
 pub(crate) fn unstick() {
     if let Some(Ok(_)) = opened().get() {
-        // If the server is away, the next call returns the error.
+        // If the server is lost, the next call returns the error.
         let _ = here().map(|(_, server)| server.unstick());
     }
 }
@@ -165,13 +166,13 @@ pub(crate) fn check_alive() -> Result<(), Code> {
     current().map(drop)
 }
 
-/// Whether every call waits, for a program whose errors are looked for.
+/// Whether every call waits for its answer ([`BLOCKING_ENV`]).
 pub(crate) fn is_blocking() -> bool {
     static IS_BLOCKING: OnceLock<bool> = OnceLock::new();
     *IS_BLOCKING.get_or_init(|| std::env::var_os(BLOCKING_ENV).is_some_and(|value| value != "0"))
 }
 
-/// Makes a call that nobody waits for. A failure is told by a later call that waits.
+/// Makes a call that nobody waits for. A later call that waits returns its error.
 pub(crate) fn send(call: &Call<'_>, bulk: &[u8]) -> Result<(), Code> {
     match is_blocking() {
         false => {
@@ -189,7 +190,7 @@ pub(crate) fn send_shared(call: &Call<'_>) -> Result<(), Code> {
     send(call, &[])
 }
 
-/// The same, on its way when this returns.
+/// Makes a copy of shared memory that nobody waits for; its call is written to the connection when this returns.
 pub(crate) fn send_shared_now(call: &Call<'_>) -> Result<(), Code> {
     if is_blocking() {
         return send_shared(call);
@@ -200,7 +201,7 @@ pub(crate) fn send_shared_now(call: &Call<'_>) -> Result<(), Code> {
     sent.map_err(|_| server.lost())
 }
 
-/// Makes a copy of shared memory, which [`finish`] waits for.
+/// Begins a copy of shared memory, which [`finish`] waits for.
 pub(crate) fn start_shared(call: &Call<'_>) -> Result<Waited, Code> {
     let (servers, server) = alive()?;
     count_shared(&server.connection, call);
@@ -208,7 +209,7 @@ pub(crate) fn start_shared(call: &Call<'_>) -> Result<Waited, Code> {
     started.map_err(|_| server.lost())
 }
 
-fn count_shared(connection: &Connection, call: &Call<'_>) {
+fn count_shared(connection: &ServerConnection, call: &Call<'_>) {
     if let Call::CopyShared { extent, .. } = call {
         let bytes = extent.bytes().unwrap_or(0);
         connection
@@ -218,7 +219,6 @@ fn count_shared(connection: &Connection, call: &Call<'_>) {
     }
 }
 
-/// Waits for a call.
 pub(crate) fn finish(waited: Waited) -> Result<(), Code> {
     let (_, server) = here()?;
     let finished = server.connection.finish(waited);
@@ -237,14 +237,15 @@ pub(crate) fn can_share() -> Result<bool, Code> {
 pub(crate) unsafe fn call_out_async(call: &Call<'_>, to: u64, bytes: u64) -> Result<(), Code> {
     let (servers, server) = alive()?;
     let connection = &server.connection;
-    // SAFETY: our caller promises that `bytes` bytes at `to` may be written, by any thread, until `wait_for_async_copies` has returned for them,
-    // which asks this connection, too.
+    // SAFETY: our caller promises that `bytes` bytes at `to` may be written, by any thread, until `wait_for_async_copies` has returned
+    // for them, which asks this connection, too.
     let begun =
         unsafe { connection.call_out_async(servers.caller(), call, to as *mut u8, bytes as usize) };
     begun.map_err(|_| server.lost())
 }
 
-/// Waits until no bytes are expected for a range. It fails if the server of the current device is lost; others tell it to those who call them.
+/// Waits until no bytes are expected for a range. Fails only if the server of the current device is lost: calls to another lost server
+/// fail by themselves.
 pub(crate) fn wait_for_async_copies(start: u64, bytes: u64) -> Result<(), Code> {
     let (servers, current) = here()?;
     for server in &servers.all {
@@ -272,11 +273,11 @@ pub(crate) fn make_region(bytes: u64) -> Result<Option<(u64, Option<OwnedFd>)>, 
     let (answer, memory) = connection.finish(waited).map_err(|_| server.lost())?;
     let is_refused = answer.code != 0;
     // An error of an earlier call is not lost.
-    value(Answer { code: 0, ..answer })?;
+    value(CallAnswer { code: 0, ..answer })?;
     Ok((!is_refused).then_some((region, memory)))
 }
 
-/// Maps memory that the backend has, too: its number and its address; `None` if the server cannot share memory.
+/// Maps memory that this process and the backend share; gives its number and its address. `None` if the server cannot share memory.
 pub(crate) fn share(bytes: u64) -> Result<Option<(u64, u64)>, Code> {
     if !can_share()? {
         return Ok(None);
@@ -293,16 +294,16 @@ pub(crate) fn share(bytes: u64) -> Result<Option<(u64, u64)>, Code> {
     }
 }
 
-/// Maps all of a region, which has at least so many bytes.
+/// Maps the first `bytes` bytes of a region; `None` if it has fewer.
 fn map(memory: &OwnedFd, bytes: u64) -> Option<u64> {
-    // SAFETY: zeros are a state of a file.
+    // SAFETY: `stat` is a structure of integers, for which zeros are values.
     let mut found: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the out pointer is to a variable of this function.
+    // SAFETY: the kernel writes a `stat` to `found`, a variable of this function. `memory` keeps the descriptor open.
     let failed = unsafe { libc::fstat(memory.as_raw_fd(), &mut found) } != 0;
     if failed || (found.st_size as u64) < bytes {
         return None;
     }
-    // SAFETY: a new mapping where the kernel likes.
+    // SAFETY: a new mapping. The kernel chooses a free address, so it replaces nothing.
     let start = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -317,8 +318,8 @@ fn map(memory: &OwnedFd, bytes: u64) -> Option<u64> {
     (start != libc::MAP_FAILED).then_some(start as u64)
 }
 
-/// What an answer says, or the error of an earlier call that nobody waited for.
-pub(crate) fn value(answer: Answer) -> Result<Value, Code> {
+/// The value of an answer, or its error: first that of an earlier call that nobody waited for. Keeps an error that ends the context.
+pub(crate) fn value(answer: CallAnswer) -> Result<CallValue, Code> {
     let (code, deferred) = (Code(answer.code), Code(answer.deferred));
     let first = if deferred == Code::SUCCESS {
         code
@@ -333,14 +334,14 @@ pub(crate) fn value(answer: Answer) -> Result<Value, Code> {
 }
 
 /// Makes a call and waits for its value.
-pub(crate) fn call(call: &Call<'_>, bulk: &[u8]) -> Result<Value, Code> {
+pub(crate) fn call(call: &Call<'_>, bulk: &[u8]) -> Result<CallValue, Code> {
     let (servers, server) = alive()?;
     let answer = server.connection.call(servers.caller(), call, bulk);
     value(answer.map_err(|_| server.lost())?)
 }
 
 /// Makes a call and waits for its answer, which the caller reads.
-pub(crate) fn ask(call: &Call<'_>) -> Result<Answer, Code> {
+pub(crate) fn ask(call: &Call<'_>) -> Result<CallAnswer, Code> {
     let (servers, server) = alive()?;
     let answer = server.connection.call(servers.caller(), call, &[]);
     answer.map_err(|_| server.lost())
@@ -349,7 +350,7 @@ pub(crate) fn ask(call: &Call<'_>) -> Result<Answer, Code> {
 /// Makes a call that gives a number.
 pub(crate) fn number(of: &Call<'_>) -> Result<u64, Code> {
     match call(of, &[])? {
-        Value::Number(number) => Ok(number),
+        CallValue::Number(number) => Ok(number),
         _ => Err(Code::UNKNOWN),
     }
 }
@@ -360,7 +361,8 @@ pub(crate) fn number(of: &Call<'_>) -> Result<u64, Code> {
 /// `bytes` bytes at `to` may be written, by any thread, until this returns.
 pub(crate) unsafe fn call_out(call: &Call<'_>, to: *mut u8, bytes: usize) -> Result<(), Code> {
     let (servers, server) = alive()?;
-    // SAFETY: the memory may be written until this returns, as the caller promises.
+    // SAFETY: our caller promises that any thread may write `bytes` bytes at `to` until we return. `ServerConnection::call_out` writes no
+    // more than these, and none after it has returned.
     let answer = unsafe {
         let connection = &server.connection;
         connection.call_out(servers.caller(), call, to, bytes)

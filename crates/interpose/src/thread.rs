@@ -13,7 +13,7 @@ pub(crate) struct Configuration {
     pub(crate) stream: usize,
 }
 
-/// Launches that may be begun inside each other: a kernel's argument may be a call that launches.
+/// Most launches that may be begun inside each other: a kernel's argument may be a call that launches.
 const CONFIGURATIONS_MAX: usize = 16;
 
 // Nothing here has a destructor, so functions that run at the end of a thread or of the program may use it.
@@ -37,23 +37,21 @@ pub(crate) fn number() -> u16 {
     })
 }
 
-/// Has this thread, which helps another one, call as that one does.
+/// Gives this thread, which helps another one, the number and the device of that one.
 pub(crate) fn adopt(thread: u16, device: u16) {
     NUMBER.set(Some(thread));
     DEVICE.set(device);
 }
 
-/// The current device.
 pub(crate) fn device() -> u16 {
     DEVICE.get()
 }
 
-/// Makes a device current.
 pub(crate) fn set_device(device: u16) {
     DEVICE.set(device);
 }
 
-/// Does something with another device current.
+/// Calls `act` with another device current.
 pub(crate) fn with_device<T>(device: u16, act: impl FnOnce() -> T) -> T {
     let before = DEVICE.replace(device);
     let result = act();
@@ -68,7 +66,7 @@ pub(crate) fn in_callback(body: impl FnOnce()) {
     IS_IN_CALLBACK.set(false);
 }
 
-/// Whether this thread runs one.
+/// Whether this thread runs a function that a stream calls.
 pub(crate) fn is_in_callback() -> bool {
     IS_IN_CALLBACK.get()
 }
@@ -80,12 +78,10 @@ pub(crate) fn note(code: Code) {
     }
 }
 
-/// The last error.
 pub(crate) fn error() -> Code {
     Code(ERROR.get())
 }
 
-/// Forgets the last error.
 pub(crate) fn clear() {
     ERROR.set(0);
 }

@@ -1,16 +1,17 @@
 //! Topics of the server's host: the functions of `rgaps/gpu.h`, which only this library has.
 //!
-//! A program publishes memory of the device, and receives messages at their addresses on the device. The server does both ([`Call::TopicPublish`],
-//! [`Call::TopicReceive`]); no bytes cross the connection. The addresses of a message are reserved here while the program holds it, as those of
-//! its own device memory are.
+//! A program publishes memory of the device, and receives messages at their addresses on the device. The server does both
+//! ([`Call::TopicPublish`], [`Call::TopicReceive`]); no bytes cross the connection. The addresses of a message are reserved here while
+//! the program holds it, as those of its own device memory are.
 //!
-//! Each function returns one of CUDA's errors; the text behind it is kept for the thread. None is kept for `cudaGetLastError`.
+//! Each function returns one of CUDA's errors, and keeps a text for the thread (`rgaps_gpu_error_message`). `cudaGetLastError` does not
+//! return these errors.
 
 use crate::abi::{In, Out, Text};
 use crate::handles::streams;
 use crate::servers::{at, is_here};
 use crate::{managed, memory, session, thread, transfer};
-use rgaps_remoting::{Call, Code, Tensor, TopicOptions, Value};
+use rgaps_remoting::{Call, CallAnswer, CallValue, Code, Tensor, TopicOptions};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, CStr, CString};
@@ -18,7 +19,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Mutex, PoisonError};
 
 thread_local! {
-    /// What the thread's last call that failed said.
+    /// The text of the thread's last call that failed.
     static REASON: RefCell<CString> = RefCell::default();
 }
 
@@ -95,7 +96,7 @@ impl TensorOfC {
         }
     }
 
-    /// None, if it is not of the kind that C can be told.
+    /// `None` if the C structure has no room for it.
     fn of(tensor: &Tensor) -> Option<TensorOfC> {
         let mut found = TensorOfC {
             ndim: tensor.shape.len() as u32,
@@ -132,41 +133,46 @@ fn invalid(reason: &str) -> Failure {
 }
 
 /// Makes a call; on failure with the server's reason.
-fn ask(call: &Call<'_>) -> Result<Value, Failure> {
-    let mut answer = session::ask(call)?;
-    let own = Code(answer.code);
-    if let Value::Text(reason) = &mut answer.value {
-        let reason = std::mem::take(reason);
-        // What an earlier call did is told by the next one.
-        return Err(Failure { code: own, reason });
-    }
-    let is_message = own == Code::SUCCESS && matches!(answer.value, Value::Message { .. });
-    let found = session::value(answer);
+fn ask(call: &Call<'_>) -> Result<CallValue, Failure> {
+    let answer = session::ask(call)?;
+    let is_message = answer.code == 0 && matches!(answer.value, CallValue::Message { .. });
+    let found = value(answer);
     if let (Err(_), true, Call::TopicReceive { message, .. }) = (&found, is_message, call) {
-        // The error of an earlier call comes first, and nobody gets the message.
+        // The program gets the error of an earlier call, and not the message.
         release(*message, 0)?;
     }
-    Ok(found?)
+    found
+}
+
+/// The value of an answer, or its error with the server's reason. The error of an earlier call that nobody waited for comes first, since
+/// the server does not tell it again.
+fn value(mut answer: CallAnswer) -> Result<CallValue, Failure> {
+    let CallValue::Text(reason) = &mut answer.value else {
+        return Ok(session::value(answer)?);
+    };
+    let (code, reason) = (Code(answer.code), std::mem::take(reason));
+    session::value(CallAnswer { code: 0, ..answer })?;
+    Err(Failure { code, reason })
 }
 
 fn release(message: u64, stream: u64) -> Result<(), Code> {
     session::send(&Call::TopicRelease { message, stream }, &[])
 }
 
-/// A GPU of the server of each publisher and subscriber.
+/// Calls `act` with the table of publishers and subscribers, which has a GPU of the server of each.
 fn members<T>(act: impl FnOnce(&mut HashMap<u64, u16>) -> T) -> T {
     static MEMBERS: Mutex<Option<HashMap<u64, u16>>> = Mutex::new(None);
     let mut members = MEMBERS.lock().unwrap_or_else(PoisonError::into_inner);
     act(members.get_or_insert_with(HashMap::new))
 }
 
-/// Does something on the server of a publisher or subscriber; the server knows whether it is one.
+/// Calls `act` on the server of a publisher or subscriber. An unknown handle counts as one of the current server, which refuses it.
 fn at_member<T>(member: u64, act: impl FnOnce() -> T) -> T {
     let device = members(|all| all.get(&member).copied());
     at(device.unwrap_or_else(thread::device), act)
 }
 
-/// Reads the options that a program compiled with this header or an older one passes.
+/// Reads the options that a program passes; null means the defaults. Refuses a structure of another size.
 fn options(of: In<Options>) -> Result<TopicOptions, Failure> {
     if of.is_null() {
         return Ok(TopicOptions::default());
@@ -244,7 +250,7 @@ fn publish(
         stream,
     })?;
     match sequence {
-        Value::Number(sequence) => Ok(sequence),
+        CallValue::Number(sequence) => Ok(sequence),
         _ => Err(Code::UNKNOWN.into()),
     }
 }
@@ -258,7 +264,7 @@ fn receive(subscriber: u64, timeout_ns: u64, stream: u64) -> Result<Message, Fai
         timeout_ns,
         stream,
     })?;
-    let Value::Message {
+    let CallValue::Message {
         address,
         bytes,
         sequence,
@@ -373,4 +379,27 @@ extern "C" fn rgaps_gpu_message_release(message: Out<Message>, stream: u64) -> c
 extern "C" fn rgaps_gpu_error_message() -> *const c_char {
     // The text stays until the thread's next call that fails.
     REASON.with_borrow(|reason| reason.as_ptr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_of_an_earlier_call_comes_before_the_reason() {
+        let failure = |deferred: Code| {
+            let answer = CallAnswer {
+                code: Code::NOT_READY.0,
+                deferred: deferred.0,
+                value: CallValue::Text("no message".to_owned()),
+            };
+            let failure = value(answer).err().unwrap();
+            (failure.code, failure.reason)
+        };
+        let (code, reason) = failure(Code::SUCCESS);
+        assert_eq!((code, reason.as_str()), (Code::NOT_READY, "no message"));
+        let (code, reason) = failure(Code::INVALID_VALUE);
+        assert_eq!(code, Code::INVALID_VALUE);
+        assert!(reason.contains("earlier call"), "{reason}");
+    }
 }

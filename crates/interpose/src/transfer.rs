@@ -1,8 +1,9 @@
 //! Copies and fills.
 //!
-//! Host memory that the backend has, too (`cudaHostAlloc` on the server's own host) is copied by the GPU, in the order of the stream. Of
-//! other memory, bytes for the device have been read when the call returns, and nobody waits for the copy; bytes of the device are there
-//! when the call returns. They go through slots of shared memory (`bulk`), or over the connection.
+//! The GPU copies host memory that the backend shares (`cudaHostAlloc` on the server's own host), in the order of the stream. Bytes of
+//! other host memory go through slots of shared memory (`bulk`), or over the connection. Those for the device have been read when the
+//! call returns, and nobody waits for the copy. Those of the device have been written when the call returns, unless `copy_out_async`
+//! queues the copy.
 
 use crate::handles::{arrays, streams};
 use crate::host_copy::{copy_in, copy_out};
@@ -13,7 +14,7 @@ use rgaps_remoting::{pieces, row, Call, Code, Extent, Pitched};
 /// Most bytes that a copy from a server to another has on this host at a time.
 const THROUGH_HOST_BYTES: u64 = 8 << 20;
 
-/// Where a copy is queued, and whether the program waits for one that the GPU can make beside it.
+/// The stream of a copy, and whether the program waits for it where the GPU could make it meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Order {
     stream: u64,
@@ -38,7 +39,7 @@ impl Order {
     }
 }
 
-/// From where to where.
+/// The direction of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
     /// From the program's memory to the device.
@@ -52,7 +53,7 @@ pub(crate) enum Direction {
 }
 
 impl Direction {
-    /// What the addresses say.
+    /// The direction that the two ends imply.
     pub(crate) fn of(to: &Pitched, from: &Pitched) -> Direction {
         match (is_on_device(from), is_on_device(to)) {
             (false, true) => Direction::In,
@@ -71,7 +72,7 @@ fn is_managed(at: &Pitched) -> bool {
     at.array == 0 && managed::is_managed(at.address)
 }
 
-/// Refuses a place on a device that is not all the program's.
+/// Refuses an extent on a device unless one allocation or array of the program has all of it.
 fn check(at: &Pitched, extent: &Extent) -> Result<(), Code> {
     match at.array {
         0 => memory::check(at.address, span(at, extent)?),
@@ -97,7 +98,7 @@ fn span(at: &Pitched, extent: &Extent) -> Result<u64, Code> {
         .ok_or(Code::INVALID_VALUE)
 }
 
-/// Queues a fill with elements of a value and a width; extents count bytes.
+/// Queues a fill with elements of `width` bytes and this value; `extent` counts bytes.
 pub(crate) fn fill(
     to: Pitched,
     extent: Extent,
@@ -121,7 +122,7 @@ pub(crate) fn fill(
     }
 }
 
-/// The same on the current server.
+/// Queues a fill on the current server.
 fn fill_here(
     to: Pitched,
     extent: Extent,
@@ -152,7 +153,7 @@ fn settle(stream: u64) -> Result<(), Code> {
     managed::after()
 }
 
-/// The direction, if the addresses say the same.
+/// The direction, if the two ends imply the same.
 fn agreed(to: &Pitched, from: &Pitched, direction: Direction) -> Result<Direction, Code> {
     match Direction::of(to, from) == direction {
         true => Ok(direction),
@@ -160,7 +161,6 @@ fn agreed(to: &Pitched, from: &Pitched, direction: Direction) -> Result<Directio
     }
 }
 
-/// Copies bytes.
 pub(crate) fn copy(
     to: u64,
     from: u64,
@@ -180,11 +180,14 @@ fn device_of(at: &Pitched) -> Option<u16> {
     }
 }
 
-/// Whether memory and a stream are not all of one server.
+/// The GPU of a stream. A handle that is no stream counts as one of the current GPU, whose server refuses it.
+fn gpu_of(stream: u64) -> u16 {
+    streams::find(stream).map_or_else(|_| thread::device(), |found| found.device)
+}
+
+/// Whether some memory is on another server than a stream.
 fn are_apart(devices: &[Option<u16>], stream: u64) -> bool {
-    // The server refuses a stream that is none.
-    let of_stream = streams::find(stream).map_or_else(|_| thread::device(), |found| found.device);
-    let server = number_of(of_stream);
+    let server = number_of(gpu_of(stream));
     let mut devices = devices.iter().flatten();
     devices.any(|device| number_of(*device) != server)
 }
@@ -209,21 +212,20 @@ pub(crate) fn copy_rows(
     }
     let devices = [device_of(&to), device_of(&from)];
     if !are_apart(&devices, order.stream) {
-        let device = streams::find(order.stream).map(|stream| stream.device);
-        return at(device.unwrap_or_else(|_| thread::device()), || {
+        return at(gpu_of(order.stream), || {
             copy_here(to, from, extent, direction, order)
         });
     }
-    // What the stream was given before comes first, and what it is given later finds the copy done.
+    // The stream's earlier work is done before the copy, and the copy before its later work.
     finish(order.stream)?;
     let order = Order::wait(0);
     match devices {
-        [Some(near), Some(far)] if number_of(near) != number_of(far) => {
+        [Some(to_gpu), Some(from_gpu)] if number_of(to_gpu) != number_of(from_gpu) => {
             let is_managed = [to, from].iter().any(is_managed);
             if direction != Direction::Within && !is_managed {
                 return Err(Code::INVALID_VALUE);
             }
-            through_host((to, near), (from, far), extent)
+            through_host((to, to_gpu), (from, from_gpu), extent)
         }
         [Some(device), _] | [_, Some(device)] => at(device, || {
             copy_here(to, from, extent, direction, order)?;
@@ -235,8 +237,8 @@ pub(crate) fn copy_rows(
 
 /// Copies rows from a GPU of one server to a GPU of another, by way of this host.
 fn through_host(
-    (to, near): (Pitched, u16),
-    (from, far): (Pitched, u16),
+    (to, to_gpu): (Pitched, u16),
+    (from, from_gpu): (Pitched, u16),
     extent: Extent,
 ) -> Result<(), Code> {
     let all = extent.bytes().ok_or(Code::INVALID_VALUE)?;
@@ -247,10 +249,12 @@ fn through_host(
     for ((to, extent), (from, _)) in both {
         let here = Pitched::packed(buffer.as_mut_ptr() as u64, &extent);
         let order = Order::wait(0);
-        at(far, || copy_here(here, from, extent, Direction::Out, order))?;
-        at(near, || copy_here(to, here, extent, Direction::In, order))?;
+        at(from_gpu, || {
+            copy_here(here, from, extent, Direction::Out, order)
+        })?;
+        at(to_gpu, || copy_here(to, here, extent, Direction::In, order))?;
     }
-    at(near, || settle(0))
+    at(to_gpu, || settle(0))
 }
 
 /// Gives back memory in the order of a stream.
@@ -283,7 +287,7 @@ fn copy_here(
         return Err(Code::INVALID_VALUE);
     }
     if is_managed(&to) || is_managed(&from) {
-        // It counts as the host's and as the device's, and is copied as the device's.
+        // Managed memory counts as the host's and as the device's, and is copied as the device's.
         managed::before(order.stream)?;
         let direction = Direction::of(&to, &from);
         copy_spans((to, to_span), (from, from_span), extent, direction, order)?;
@@ -296,7 +300,7 @@ fn copy_here(
     copy_spans((to, to_span), (from, from_span), extent, direction, order)
 }
 
-/// Copies rows whose extent and direction are known.
+/// Copies rows whose spans and direction are known.
 fn copy_spans(
     (to, to_span): (Pitched, u64),
     (from, from_span): (Pitched, u64),
@@ -311,19 +315,23 @@ fn copy_spans(
         check(&from, &extent)?;
     }
     match direction {
-        Direction::In => match memory::shared_at(from.address, from_span) {
-            Some(place) => shared(place, &from, to, extent, true, order),
+        Direction::In => match memory::shared_at(from.address, from_span, gpu_of(order.stream)) {
+            Some(range) => shared(range, &from, to, extent, true, order),
             None => {
                 // A copy from the device that comes before this one may still be on its way there.
                 session::wait_for_async_copies(from.address, from_span)?;
-                // SAFETY: the program passes memory of its own, which it does not change while it calls.
+                // SAFETY: `from` is memory of this host (`Direction::of`): the program's, which by the contract of CUDA's copies has all
+                // rows of `extent` and stays as it is until the program's call returns; or the buffer of `through_host`, which has them
+                // and outlives this call.
                 unsafe { copy_in(to, from, extent, order.stream) }
             }
         },
-        Direction::Out => match memory::shared_at(to.address, to_span) {
-            Some(place) => shared(place, &to, from, extent, false, order),
-            // SAFETY: the program passes memory of its own, which it does not use while it calls; what CUDA knows it does not give back
-            // before `cudaFreeHost` or `cudaHostUnregister`, which wait.
+        Direction::Out => match memory::shared_at(to.address, to_span, gpu_of(order.stream)) {
+            Some(range) => shared(range, &to, from, extent, false, order),
+            // SAFETY: `to` is memory of this host (`Direction::of`): the program's, which by the contract of CUDA's copies has all rows of
+            // `extent` and which the program leaves to the copy; or the buffer of `through_host`, which has them and outlives this call.
+            // `copy_out` has written all when it returns. `copy_out_async` takes only memory that CUDA knows, which the program does not
+            // give back before `cudaFreeHost` or `cudaHostUnregister`, and these wait for the bytes.
             None => unsafe {
                 match copy_out_async(to, from, extent, order)? {
                     true => Ok(()),
@@ -333,18 +341,19 @@ fn copy_spans(
         },
         Direction::Within => within(to, from, extent, order.stream),
         Direction::Host => {
-            // What the stream was given before comes first.
+            // The stream's earlier work is done before the copy.
             let stream = order.stream;
             session::call(&Call::StreamSynchronize { stream }, &[])?;
-            // SAFETY: the program passes two places of its own.
+            // SAFETY: both are memory of this host (`Direction::of`). By the contract of CUDA's copies they are the program's, have all
+            // rows of `extent`, and the program leaves them to the copy until its call returns.
             unsafe { within_host(&to, &from, &extent) };
             Ok(())
         }
     }
 }
 
-/// Copies between the device and host memory that the backend has, too. It is the GPU that reads or writes it, in the order of the
-/// stream, and the program goes on meanwhile if the form lets it.
+/// Copies between the device and host memory that the backend shares. The GPU reads or writes that memory in the order of the stream; the
+/// program waits for it if `order` says so.
 fn shared(
     (region, offset): (u64, u64),
     host: &Pitched,
@@ -371,10 +380,10 @@ fn shared(
     }
 }
 
-/// Copies to host memory that CUDA knows and that is not shared, if the program need not wait; whether it did.
+/// Queues a copy to host memory that CUDA knows and that is not shared, if the program need not wait. Returns whether it did.
 ///
 /// # Safety
-/// The row at `to` may be written until it is given back.
+/// If CUDA knows the memory at `to`, any thread may write the rows of `extent` there until the program gives that memory back.
 unsafe fn copy_out_async(
     to: Pitched,
     from: Pitched,
@@ -420,14 +429,14 @@ fn within(to: Pitched, from: Pitched, extent: Extent, stream: u64) -> Result<(),
 }
 
 /// # Safety
-/// All rows of both places are memory of the program.
+/// All rows of `extent` at `to` and at `from` are memory of the program, which leaves it to us until this returns.
 unsafe fn within_host(to: &Pitched, from: &Pitched, extent: &Extent) {
     let at = |of: &Pitched, layer, row| of.address + layer * of.layer_bytes + row * of.row_bytes;
     for layer in 0..extent.depth {
         for row in 0..extent.height {
             let (to, from) = (at(to, layer, row), at(from, layer, row));
-            // SAFETY: this is one row of `extent` in both places. Our caller promises that all rows of both are memory of the program, which
-            // stays during the program's call. `copy` allows for overlap.
+            // SAFETY: this is one row of `extent` at both ends. Our caller promises that all rows of both are memory of the program,
+            // which stays during the program's call. `copy` allows for overlap.
             unsafe {
                 std::ptr::copy(
                     from as *const u8,

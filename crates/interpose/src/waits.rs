@@ -1,4 +1,4 @@
-//! What a program waits for or asks about, after which it may use managed memory.
+//! Waits and queries of the program, after which it may use managed memory.
 
 use crate::handles::{events, streams};
 use crate::{managed, session};
@@ -14,22 +14,20 @@ pub(crate) fn device() -> Result<(), Code> {
     wait(&Call::Synchronize)
 }
 
-/// Waits for a stream.
 pub(crate) fn stream(stream: u64) -> Result<(), Code> {
     streams::at_stream(stream, || wait(&Call::StreamSynchronize { stream }))
 }
 
-/// Whether a stream is done.
+/// Fails with [`Code::NOT_READY`] if a stream has work to do.
 pub(crate) fn is_stream_done(stream: u64) -> Result<(), Code> {
     streams::at_stream(stream, || wait(&Call::StreamQuery { stream }))
 }
 
-/// Waits for an event.
 pub(crate) fn event(event: u64) -> Result<(), Code> {
     events::at_event(event, || wait(&Call::EventSynchronize { event }))
 }
 
-/// Whether an event is done.
+/// Fails with [`Code::NOT_READY`] if the work before an event is not done.
 pub(crate) fn is_event_done(event: u64) -> Result<(), Code> {
     events::at_event(event, || wait(&Call::EventQuery { event }))
 }

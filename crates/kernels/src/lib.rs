@@ -1,9 +1,9 @@
-//! Kernels for tests and figures: they write patterns that depend on the place, check them, and
-//! take their time.
+//! Kernels for tests, `rgaps bench` and `rgaps doctor`: they write patterns in which each word depends on its index, check
+//! them, copy, and spin.
 //!
-//! The text (`kernels.ptx`) is PTX for compute capability 7.0, which every driver since CUDA 10
-//! compiles for its GPU when it is loaded, so nothing here needs a compiler. The test driver knows
-//! the kernels by name and does the same in host memory. Nothing but figures uses them.
+//! The text (`kernels.ptx`) is PTX for compute capability 7.0. Every driver since CUDA 10 compiles it for its GPU
+//! when it loads the text, so building this crate needs no CUDA compiler. The test driver knows
+//! the kernels by name and does the same in host memory.
 
 #![warn(clippy::too_many_lines)]
 
@@ -12,7 +12,7 @@ use rgaps_pool::Stream;
 use std::ffi::CStr;
 use std::sync::Arc;
 
-/// The kernels' text.
+/// The kernels' PTX text.
 pub const PTX: &CStr = match CStr::from_bytes_with_nul(TEXT.as_bytes()) {
     Ok(text) => text,
     Err(_) => panic!("the text holds a NUL"),
@@ -21,20 +21,20 @@ const TEXT: &str = concat!(include_str!("kernels.ptx"), "\0");
 
 /// Threads of a block.
 const THREADS: u32 = 256;
-/// Most blocks, which then work on several words each.
+/// The most blocks of a kernel. With more words, each thread works on several.
 const BLOCKS_MAX: u64 = 512;
-/// Most blocks of a kernel that spins: they run at once, and leave room for the kernels that are to
-/// run beside them.
+/// The most blocks of a kernel that spins: all of them run at once, and leave room for other kernels
+/// beside them.
 const SPINNING_BLOCKS_MAX: u64 = 32;
 
-/// What stands at a word of a pattern, as the kernels compute it.
+/// The value of a pattern's word with the index `word`, as the kernels compute it.
 pub fn pattern(seed: u64, word: u64) -> u64 {
     let mixed =
         (seed ^ word.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed ^ mixed >> 31
 }
 
-/// The kernels, loaded into a context. Each call queues one on a stream of that context, and
+/// The kernels, loaded into a context. Each method queues a kernel on a stream of that context, and
 /// refuses a stream that captures a graph.
 #[derive(Debug)]
 pub struct Kernels {
@@ -50,7 +50,7 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    /// Has the driver compile and load them.
+    /// Lets the driver compile and load the kernels.
     pub fn load(context: Arc<Context>) -> Result<Kernels, CudaError> {
         let module = Module::load(context.clone(), PTX)?;
         Ok(Kernels {
@@ -66,7 +66,7 @@ impl Kernels {
         })
     }
 
-    /// Their context.
+    /// The context into which the kernels are loaded.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -74,8 +74,8 @@ impl Kernels {
     /// Writes `words` words of the pattern of `seed`.
     ///
     /// # Safety
-    /// `address` is a multiple of 8, of memory that the GPU may write for `words` words until the
-    /// work has finished. `self` is kept until then.
+    /// `address` is a multiple of 8. The GPU may write the `words` words from there on until the
+    /// work has finished. The caller keeps `self` until then.
     pub unsafe fn fill_pattern(
         &self,
         stream: Stream,
@@ -94,11 +94,11 @@ impl Kernels {
         }
     }
 
-    /// Adds the number of words that differ from the pattern of `seed` to the number at
+    /// Counts the words that differ from the pattern of `seed`, and adds the count to the word at
     /// `mismatches`, in memory of the GPU.
     ///
     /// # Safety
-    /// As [`fill_pattern`](Self::fill_pattern), for reading, and `mismatches` for writing a word.
+    /// As [`fill_pattern`](Self::fill_pattern), but the GPU reads the `words` words, and writes the word at `mismatches`.
     pub unsafe fn check_pattern(
         &self,
         stream: Stream,
@@ -119,14 +119,14 @@ impl Kernels {
         }
     }
 
-    /// Does nothing for so long.
+    /// Keeps the stream busy for so long.
     pub fn spin(&self, stream: Stream, nanoseconds: u64) -> Result<(), CudaError> {
-        // SAFETY: it uses no memory. A stream that is none is what `ForeignStreams` is about; that
-        // the kernels are kept follows from the driver's waiting when a module is unloaded.
+        // SAFETY: the kernel takes one number and uses no memory. `ForeignStreams` checks the stream. The driver waits for
+        // running kernels before it unloads a module, so the code stays until the kernel has finished.
         unsafe { self.launch(&self.spin, stream, (1, 1), &[nanoseconds]) }
     }
 
-    /// Does nothing for so long, then writes a pattern.
+    /// Spins for so long, then writes a pattern.
     ///
     /// # Safety
     /// As [`fill_pattern`](Self::fill_pattern).
@@ -153,7 +153,7 @@ impl Kernels {
     /// Copies `words` words.
     ///
     /// # Safety
-    /// As [`fill_pattern`](Self::fill_pattern), for both ranges.
+    /// As [`fill_pattern`](Self::fill_pattern), for both ranges; the GPU reads the one at `from`.
     pub unsafe fn copy(
         &self,
         stream: Stream,
@@ -194,7 +194,7 @@ impl Kernels {
         }
     }
 
-    /// Writes the GPU's clock, in nanoseconds, which all processes on the GPU share, to a word.
+    /// Writes the time of the GPU's clock, in nanoseconds, to a word. All processes on the GPU share that clock.
     ///
     /// # Safety
     /// As [`fill_pattern`](Self::fill_pattern), for one word.
@@ -203,10 +203,10 @@ impl Kernels {
         unsafe { self.launch(&self.stamp, stream, (1, 1), &[address]) }
     }
 
-    /// Queues a kernel, with so many blocks and threads in each.
+    /// Queues a kernel. `shape` is the number of blocks, and of threads in each.
     ///
     /// # Safety
-    /// As [`Kernel::launch`].
+    /// As [`Kernel::launch`]: the kernel takes these parameters, and the memory that it uses stays until the work has finished.
     unsafe fn launch(
         &self,
         kernel: &Kernel,
@@ -221,7 +221,7 @@ impl Kernels {
     }
 }
 
-/// Threads for `words` words, in `most` blocks at most.
+/// The numbers of blocks and of threads in each for `words` words: one thread for each word, up to `most` blocks.
 fn shape(words: u64, most: u64) -> (u32, u32) {
     let blocks = words.div_ceil(THREADS.into()).clamp(1, most);
     (blocks as u32, THREADS)

@@ -1,5 +1,5 @@
-//! The kernels do what they say, on the test driver and, where `RGAPS_CUDA_LIBRARY` or a real
-//! driver is asked for by `RGAPS_TEST_GPU=1`, on a GPU.
+//! Tests the kernels on the test driver, or, with `RGAPS_TEST_GPU=1`, on a GPU with the driver that `RGAPS_CUDA_LIBRARY`
+//! names or the system's.
 
 use rgaps_cuda::{Context, CudaMapping, CudaSource, CudaStream, Driver};
 use rgaps_kernels::{pattern, Kernels};
@@ -51,11 +51,11 @@ impl Set {
             .collect()
     }
 
-    /// Words that differ from a pattern, as the kernel counts them.
+    /// How many words differ from a pattern, as the kernel counts them.
     fn mismatches(&self, seed: u64) -> u64 {
         let (stream, base) = (self.stream.handle(), self.memory.base());
         let result = base + BYTES - 8;
-        // SAFETY: mapped ranges that only this test uses.
+        // SAFETY: the ranges are inside `memory`, which this set keeps and only this test uses; `words` waits for the work.
         unsafe {
             self.kernels.scribble(stream, result, 1, 0).unwrap();
             self.kernels
@@ -70,7 +70,7 @@ impl Set {
 fn patterns_are_written_checked_copied_and_overwritten() {
     let set = Set::new();
     let (kernels, stream, base) = (&set.kernels, set.stream.handle(), set.memory.base());
-    // SAFETY: mapped ranges that only this test uses, here and below.
+    // SAFETY: the range is inside `set.memory`, which lives until the end and only this test uses; `words` waits for the work.
     unsafe { kernels.fill_pattern(stream, base, WORDS, 7) }.unwrap();
     let expected: Vec<_> = (0..WORDS).map(|word| pattern(7, word)).collect();
     assert_eq!(set.words(0, WORDS), expected);
@@ -78,7 +78,7 @@ fn patterns_are_written_checked_copied_and_overwritten() {
     assert_eq!(set.mismatches(7), 0);
     assert_eq!(set.mismatches(8), WORDS, "another seed is another pattern");
 
-    // SAFETY: as above.
+    // SAFETY: both ranges are inside `set.memory`, which only this test uses; `mismatches` waits for the work.
     unsafe {
         kernels.scribble(stream, base + 80, 5, u64::MAX).unwrap();
         kernels
@@ -88,7 +88,7 @@ fn patterns_are_written_checked_copied_and_overwritten() {
     assert_eq!(set.mismatches(7), 6);
     assert_eq!(set.words(72, 3), [expected[9], u64::MAX, u64::MAX]);
 
-    // SAFETY: as above.
+    // SAFETY: all ranges are inside `set.memory`, which only this test uses; `mismatches` waits for the work.
     unsafe {
         kernels.spin(stream, 200_000).unwrap();
         kernels.spin_fill(stream, base, WORDS, 9, 200_000).unwrap();
@@ -103,11 +103,11 @@ fn patterns_are_written_checked_copied_and_overwritten() {
 fn kernels_are_queued_and_not_waited_for() {
     let set = Set::new();
     let Some(control) = &set.control else {
-        return; // a GPU's stream cannot be held
+        return; // only the test driver can hold a stream
     };
     let (stream, base) = (set.stream.handle(), set.memory.base());
     let held = control.hold(stream.0);
-    // SAFETY: a mapped range that only this test uses.
+    // SAFETY: the range is inside `set.memory`, which only this test uses; `words` waits for the work.
     unsafe { set.kernels.fill_pattern(stream, base, WORDS, 1) }.unwrap();
     assert!(!set.stream.is_idle().unwrap());
     let mut word = [1; 8];
@@ -117,7 +117,7 @@ fn kernels_are_queued_and_not_waited_for() {
     assert_eq!(set.words(0, 1), [pattern(1, 0)]);
 }
 
-/// On the test driver only: on a GPU it would end the context of the whole process.
+/// Runs on the test driver only: on a GPU it would end the context of the whole process.
 #[test]
 fn an_address_that_is_none_ends_the_context() {
     let host = vec![0u64; 16];
@@ -135,7 +135,7 @@ fn an_address_that_is_none_ends_the_context() {
         }
         let (address, words) = choose(set.memory.base());
         let stream = set.stream.handle();
-        // SAFETY: that it is not is what is tested; the stand-in checks addresses.
+        // SAFETY: the address is wrong on purpose. This runs on the test driver only, which checks addresses before it writes.
         unsafe { set.kernels.scribble(stream, address, words, 1) }.unwrap();
         let error = set.stream.synchronize().unwrap_err();
         assert!(error.is_lost(), "{what}: {error}");
@@ -143,8 +143,8 @@ fn an_address_that_is_none_ends_the_context() {
     assert_eq!(host, [0; 16]);
 }
 
-/// The emulation refuses text whose entries are not those that it knows; this says which they are,
-/// so that a change of either is seen.
+/// The test driver refuses a text with other entries than it knows. This test lists them, so that it fails when either
+/// changes.
 #[test]
 fn the_text_declares_what_the_test_driver_does() {
     let text = rgaps_kernels::PTX.to_str().expect("PTX is text");
@@ -176,7 +176,7 @@ fn the_text_declares_what_the_test_driver_does() {
 fn stamps_tell_the_time_in_order() {
     let set = Set::new();
     let (stream, base) = (set.stream.handle(), set.memory.base());
-    // SAFETY: mapped words that only this test uses.
+    // SAFETY: both words are inside `set.memory`, which only this test uses; `words` waits for the work.
     unsafe {
         set.kernels.stamp(stream, base).unwrap();
         set.kernels.spin(stream, 2_000_000).unwrap();

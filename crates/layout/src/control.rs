@@ -8,8 +8,7 @@
 //! DYNAMIC_OFFSET         ranges of whole pages, handed out by the daemon:
 //!                        a TopicRegion per topic, a PublisherRegion per publisher
 //! ```
-//! All members of a zone map it read-write. Whoever reads a field that another process wrote
-//! copies it once and checks the copy.
+//! All members of a zone map it read-write. A reader copies a field that another process wrote once, and checks the copy.
 
 use crate::define::{define, record};
 use crate::{
@@ -23,16 +22,16 @@ use std::mem::size_of;
 pub const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"rgapsctl");
 /// First word of a topic region ("rgapstop").
 pub const TOPIC_MAGIC: u64 = u64::from_le_bytes(*b"rgapstop");
-/// Where the counts of pools start.
+/// Offset of the counts of pools.
 pub const POOL_COUNTS_OFFSET: u64 = 1024;
-/// Where the doorbell table starts.
+/// Offset of the doorbell table.
 pub const DOORBELL_TABLE_OFFSET: u64 = CONTROL_PAGE;
-/// Where the table of timelines starts. GPUs know these pages, and no others of the segment.
+/// Offset of the table of timelines. Only these pages of the segment are registered with GPUs.
 pub const TIMELINE_TABLE_OFFSET: u64 =
     DOORBELL_TABLE_OFFSET + MAX_DOORBELLS as u64 * size_of::<Doorbell>() as u64;
 /// Bytes of the table of timelines.
 pub const TIMELINE_TABLE_BYTES: u64 = MAX_TIMELINES as u64 * size_of::<Timeline>() as u64;
-/// Where the ranges that the daemon hands out start.
+/// Offset of the ranges that the daemon hands out.
 pub const DYNAMIC_OFFSET: u64 = TIMELINE_TABLE_OFFSET + TIMELINE_TABLE_BYTES;
 
 record! {
@@ -50,10 +49,10 @@ record! {
 }
 
 define! {
-    /// What publishers of a zone count of a pool, by its index. Added to by all of them, seldom: a copy between
-    /// domains takes much longer.
+    /// Counters of a pool, by its index. All publishers of the zone add to them, after a copy between domains, which takes much
+    /// longer than the atomic.
     PoolCounts [64] {
-        /// Messages of other domains that were copied into the pool, ever.
+        /// How many messages of other domains were ever copied into the pool.
          0 copied_messages: u64,
         /// Their bytes.
          8 copied_bytes: u64,
@@ -90,22 +89,22 @@ macro_rules! control_structures {
                 16 reserved: pad[48],
             }
 
-            /// A hold that its subscriber has let go of behind work that still runs.
+            /// A deferred release: the subscriber has released the block, but its queued GPU work may still read it.
             ///
-            /// The subscriber fills a free entry and makes it pending. Whoever finds the point passed claims it,
-            /// clears the holder's bit and frees the entry: the subscriber, the block's publisher, or the daemon
-            /// for either of them.
+            /// The subscriber fills a free entry and makes it pending. When the point has passed, the subscriber, the block's
+            /// publisher, or the daemon for either of them claims the entry, clears the subscriber's bit in the holder word and
+            /// frees the entry.
             DeferredRelease as DeferredReleaseView [64] {
                 /// How often the entry was used, times 4, and one of `DEFERRED_RELEASE_FREE`, `_PENDING`,
                 /// `_BY_SUBSCRIBER` and `_BY_PUBLISHER`.
                  0 state: u64,
                 /// Incarnation of the block's publisher.
                  8 incarnation: u64,
-                /// Of the holder word.
+                /// The generation in the holder word.
                 16 generation: u64,
-                /// Of the subscriber's stream.
+                /// The point on the subscriber's stream after which its work no longer reads the block.
                 24 point: u64,
-                /// Of the subscriber's stream.
+                /// Index of the timeline of the subscriber's stream.
                 32 timeline: u32,
                 /// Index into the publisher's block table.
                 36 block: u32,
@@ -122,7 +121,7 @@ macro_rules! control_structures {
             PublisherSlot as PublisherView [128] {
                 /// Random, changes with every publisher of the slot; 0 when empty. Written last by the daemon.
                   0 incarnation: u64,
-                /// Of the `PublisherRegion` in the control segment.
+                /// Offset of the `PublisherRegion` in the control segment.
                   8 region_offset: u64,
                 /// Descriptors in the ring: a power of two, above `depth`.
                  16 ring_capacity: u32,
@@ -134,7 +133,7 @@ macro_rules! control_structures {
                  32 depth: u32,
                 /// `PUBLISHER_EMPTY`, `_ACTIVE` or `_ORPHAN`.
                  36 state: u32,
-                /// Doorbell of the publisher, rung when it is blocked and something was freed.
+                /// Doorbell of the publisher. Others ring it when they have freed something and the publisher is blocked.
                  40 doorbell: u32,
                 /// The daemon adds one when the publisher should look for blocks that a dead holder freed.
                  44 sweep: u32,
@@ -155,16 +154,16 @@ macro_rules! control_structures {
                  80 wants_blocks: u32,
                 /// Blocks ever used: higher entries of the block table were never touched.
                  84 blocks_used: u32,
-                /// Bytes of messages published, ever.
+                /// Bytes of all messages that the publisher has published.
                  88 published_bytes: u64,
                 /// Slots of slow reliable subscribers that the publisher does not wait for, as of its last message.
                 /// Written by the publisher, which decides it alone; others show it.
                  96 dropped: u64,
-                /// How often it stopped waiting for one, ever.
+                /// How often the publisher has stopped waiting for a slow reliable subscriber.
                 104 drops: u64,
-                /// Of a publisher that stands for one on another host: sequence number below which its messages are
-                /// history, published before this host asked for the topic; `HISTORY_LANDING` until that is known.
-                /// Others: 0. Written by the daemon before `incarnation`, then once by the publisher.
+                /// For a publisher that stands for one on another host: messages below this sequence number are history,
+                /// published before this host asked for the topic; `HISTORY_LANDING` until the number is known. Others: 0.
+                /// Written by the daemon before `incarnation`, then once by the publisher.
                 112 history_end: u64,
                 /// Threads of the publisher that wait for reliable subscribers to make room. Written by the publisher,
                 /// for others to show.
@@ -180,19 +179,19 @@ macro_rules! control_structures {
                 /// The subscriber's doorbell, or that of the wait set it is in. Written by the subscriber, seldom:
                 /// publishers have the line at hand when they wake it.
                   8 doorbell: u32,
-                /// Where the subscriber wants to read: index of the pool, plus 1; 0: where the messages are.
+                /// The pool in which the subscriber reads: its index, plus 1; 0: the messages' own pool.
                 /// Written by the daemon.
                  12 pool: u32,
-                /// How many subscribers on other hosts it stands for, plus 1; 0: none, it is one itself. Written by
-                /// the daemon.
+                /// For a subscriber of the links: how many subscribers on other hosts it stands for, plus 1. 0: it is an ordinary
+                /// subscriber. Written by the daemon.
                  16 stands_for: u32,
                 /// How many publishers do not match the subscriber. Written by the daemon.
                  20 mismatched: u32,
-                /// Messages of all publishers that wait for it at most, the newest ones; 0: all that publishers keep.
-                /// Written by the daemon.
+                /// Length of the subscriber's own queue over all publishers, in messages: it skips older ones. 0: all that
+                /// publishers keep. Written by the daemon.
                  24 depth: u32,
-                /// 1: the subscriber is closed: it takes no more messages, and nobody waits for it. What it holds
-                /// stays. Written by the subscriber, once; the daemon writes 0 before each subscriber of the slot.
+                /// 1: the subscriber is closed: it takes no more messages, and nobody waits for it. It keeps its samples.
+                /// Written by the subscriber, once; the daemon writes 0 before each subscriber of the slot.
                  28 closed: u32,
                 /// 1: the subscriber took the seat of one that has ended, and begins with the oldest message that
                 /// rings still have; the cursors stay until it has passed them. Written by the daemon.
@@ -205,9 +204,9 @@ macro_rules! control_structures {
                  64 seen_epoch: u32,
                 /// Padding.
                  68 reserved1: pad[4],
-                /// Samples taken, ever.
+                /// How many samples the subscriber has received.
                  72 received: u64,
-                /// Messages missed, ever.
+                /// How many messages the subscriber has missed.
                  80 missed: u64,
                 /// Samples held now.
                  88 held: u32,
@@ -218,8 +217,8 @@ macro_rules! control_structures {
                 /// subscriber's cursor holds the publisher back.
                 128 cursor: u64[MAX_PUBLISHERS],
 
-                /// Messages of former publishers of each slot that did not match the subscriber: it passes them
-                /// over, and has not missed them. Written by the daemon when such a publisher ends.
+                /// Per publisher slot: how many messages of ended publishers that did not match the subscriber it skips without
+                /// counting them as missed. Written by the daemon when such a publisher ends.
                 256 passed_over: u64[MAX_PUBLISHERS],
             }
 
@@ -286,7 +285,7 @@ macro_rules! control_structures {
                 /// `CLOCK_MONOTONIC` when publish was called, in two's complement: negative for a message of another
                 /// host from before this host started.
                  48 publish_ns: u64,
-                /// The user's.
+                /// A number of the user's.
                  56 tag: u64,
 
                 /// Element type and timeline, if any of the flags is set.
@@ -310,20 +309,20 @@ macro_rules! control_structures {
             BlockEntry as BlockView [64] {
                 /// The holder word, one 128-bit atomic: the mask in the low half, the generation in the high.
                  0 holders: ([u64; 2]),
-                /// From the start of the pool.
+                /// Offset of its bytes in the pool.
                 16 offset: u64,
-                /// Bytes granted; 0 when the entry was never used.
+                /// Size of the block in bytes; 0 if the entry was never used.
                 24 bytes: u64,
-                /// Pool that the offset is in: its index, plus 1; 0: the publisher's own.
+                /// The pool: its index, plus 1; 0: the publisher's own pool.
                 32 pool: u32,
-                /// Of a replica: the timeline of `point`.
+                /// For a replica: the timeline of `point`.
                 36 timeline: u32,
-                /// Of a replica: what has to be reached before its bytes are there.
+                /// For a replica: the point after which its bytes are complete.
                 40 point: u64,
-                /// Of a replica: sequence number, plus 1, of the message that it is of; 0: it is none.
+                /// For a replica: sequence number of its message, plus 1. 0: the block is not a replica.
                 48 replica_of: u64,
-                /// Of a replica that is copied in parts: bytes of each but the last, which are there at consecutive
-                /// points, the last of which is `point`; 0: all at once.
+                /// For a replica that is copied in parts: the bytes of each part but the last. The parts are complete at
+                /// consecutive points, the last of which is `point`. 0: it is copied as a whole.
                 56 part_bytes: u64,
             }
         }
@@ -332,18 +331,18 @@ macro_rules! control_structures {
 
 control_structures!(define);
 
-/// `Descriptor::point`: the bytes are there.
+/// `Descriptor::point`: the bytes are complete.
 pub const POINT_NONE: u64 = 0;
-/// `Descriptor::point`: the work that was to write the bytes never finished.
+/// `Descriptor::point`: the message is aborted, since the work that writes the bytes can never finish.
 pub const POINT_ABORTED: u64 = u64::MAX;
 /// `DeferredRelease::state`, low two bits: not in use.
 pub const DEFERRED_RELEASE_FREE: u64 = 0;
-/// `DeferredRelease::state`, low two bits: to be cleared when the point has passed.
+/// `DeferredRelease::state`, low two bits: waits until the point has passed.
 pub const DEFERRED_RELEASE_PENDING: u64 = 1;
 /// `DeferredRelease::state`, low two bits: the subscriber is clearing it.
 pub const DEFERRED_RELEASE_BY_SUBSCRIBER: u64 = 2;
-/// `DeferredRelease::state`, low two bits: the block's publisher is clearing it. The daemon gives the
-/// subscriber's slot to nobody else before it has.
+/// `DeferredRelease::state`, low two bits: the block's publisher is clearing it. Until that is done,
+/// the daemon does not reuse the subscriber's slot.
 pub const DEFERRED_RELEASE_BY_PUBLISHER: u64 = 3;
 /// `PublisherSlot::state`: nobody publishes here.
 pub const PUBLISHER_EMPTY: u32 = 0;

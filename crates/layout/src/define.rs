@@ -1,5 +1,5 @@
-//! How this crate defines structures: each field and each offset stands once, and what is derived from it (types,
-//! assertions, words taken apart, and the accessors in `rgaps-topic`) follows from that one line.
+//! Macros that define structures. One line defines a field with its offset. Everything else (types, assertions, packed words, and
+//! the accessors in `rgaps-topic`) is generated from that line.
 
 /// Defines structures of the control segment. A row is an offset, a field and its kind: `u32` or `u64` (one atomic
 /// word), a type of [`packed!`] (one atomic word of 64 bits), `KIND[N]` (an array of words), `pad[N]` (padding, in
@@ -82,7 +82,7 @@ macro_rules! record {
         pub struct $name { $($(#[$field_doc])* pub $field: $type,)* }
 
         impl $name {
-            /// Bytes of its fields. Only what follows them can be padding.
+            /// The bytes of its fields. Only bytes behind them can be padding.
             pub const BYTES: usize = {
                 let mut end = 0;
                 $(
@@ -100,7 +100,7 @@ macro_rules! record {
     )*};
 }
 
-/// What a [`record!`] may be made of: any bytes are a value, and the first `BYTES` have no padding.
+/// Types of fields of a [`record!`]: any bytes are a valid value, and the first `BYTES` have no padding.
 pub(crate) trait Integers: Copy {
     const BYTES: usize = size_of::<Self>();
 }
@@ -125,14 +125,14 @@ macro_rules! encoded {
         pub struct $name { $($(#[$field_doc])* pub $field: $type,)* }
 
         impl $name {
-            /// As it lies in memory and travels between hosts.
+            /// The bytes in memory and on the wire.
             pub fn encode(&self) -> [u8; $bytes] {
                 let mut to = [0; $bytes];
                 $($crate::define::LittleEndian::put(&self.$field, &mut to[$at..]);)*
                 to
             }
 
-            /// The structure that these bytes are; its fields are a peer's words, and not checked.
+            /// The structure in these bytes. Its fields come from a peer and are not checked.
             pub fn decode(from: &[u8; $bytes]) -> $name {
                 $name { $($field: $crate::define::LittleEndian::get(&from[$at..]),)* }
             }
@@ -145,7 +145,7 @@ macro_rules! encoded {
     };
 }
 
-/// What an [`encoded!`] may be made of: at the beginning of some bytes, little-endian.
+/// Types of fields of an [`encoded!`], read from and written to the beginning of some bytes, little-endian.
 pub(crate) trait LittleEndian: Sized {
     fn put(&self, to: &mut [u8]);
     fn get(from: &[u8]) -> Self;

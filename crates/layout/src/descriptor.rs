@@ -1,11 +1,11 @@
-//! What a [`Descriptor`](crate::Descriptor) says besides whole words: its flags, and the words that hold several fields.
+//! The flags of a [`Descriptor`](crate::Descriptor), and its words that have several fields.
 
 use crate::define::packed;
 use crate::{DType, MAX_REPLICAS};
 
 /// `BlockWord::flags` bit: the element type, `shape` and `strides` are filled in.
 pub const DESCRIPTOR_TYPED: u8 = 1;
-/// `BlockWord::flags` bit: the timeline and `point` are filled in. Without it the bytes are there.
+/// `BlockWord::flags` bit: the timeline and `point` are filled in. Without it the bytes are complete.
 pub const DESCRIPTOR_QUEUED: u8 = 2;
 /// `BlockWord::flags` bit: `replicas` is filled in.
 pub const DESCRIPTOR_COPIED: u8 = 4;
@@ -19,7 +19,7 @@ pub const DESCRIPTOR_METADATA: u8 = 16;
 pub const REPLICA_PAIRS: usize = MAX_REPLICAS / 2;
 
 packed! {
-    /// `Descriptor::block`: where a message's bytes are, and which other fields of the descriptor count.
+    /// `Descriptor::block`: the block of a message's bytes, and which other fields of the descriptor are filled in.
     pub struct BlockWord {
         /// Index into the publisher's block table.
         pub block: u32,
@@ -44,11 +44,11 @@ packed! {
         pub timeline: u32,
     }
 
-    /// A word of `Descriptor::replicas`: two blocks with copies, plus 1; 0: none.
+    /// A word of `Descriptor::replicas`: the indices of two replicas' blocks, plus 1; 0: none.
     pub struct ReplicaPair {
-        /// One.
+        /// The first replica.
         pub first: u32,
-        /// Another.
+        /// The second replica.
         pub second: u32,
     }
 }

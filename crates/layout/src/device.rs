@@ -27,35 +27,35 @@ pub const MAX_DEVICE_SUBSCRIBERS: u32 = 16;
 pub const MAX_DEVICE_DEPTH: u32 = 1 << 15;
 /// Most blocks of a device topic.
 pub const MAX_DEVICE_BLOCKS: u32 = (1 << DEVICE_SEQUENCE_SHIFT) - 1;
-/// Blocks are multiples of this.
+/// The size of a block is a multiple of this.
 pub const DEVICE_BLOCK_ALIGN: u64 = 256;
 /// Bit of a holder word that belongs to the publisher, from the loan until it is published.
 pub const DEVICE_PRODUCER_BIT: u32 = MAX_DEVICE_SUBSCRIBERS;
 /// Bit of a holder word that says that the ring holds the block.
 pub const DEVICE_RING_BIT: u32 = DEVICE_PRODUCER_BIT + 1;
-/// Where the generation of a holder word starts.
+/// The lowest bit of the generation in a holder word.
 pub const DEVICE_GENERATION_SHIFT: u32 = DEVICE_RING_BIT + 1;
-/// Where the sequence number of a slot starts.
+/// The lowest bit of the sequence number in a slot.
 pub const DEVICE_SEQUENCE_SHIFT: u32 = 16;
-/// From one holder word to the next, so that no two share a cache line of the host.
+/// Distance of two holder words, so that no two share a cache line of the host.
 pub const DEVICE_HOLDER_BYTES: u64 = 64;
-/// Where the sequence number of a cursor starts.
+/// The lowest bit of the sequence number in a cursor.
 pub const DEVICE_CURSOR_SHIFT: u32 = 2;
 /// Flag of a cursor: the publisher waits for the subscriber.
 pub const DEVICE_CURSOR_RELIABLE: u64 = 1;
 /// Flag of a cursor: the subscriber has joined.
 pub const DEVICE_CURSOR_JOINED: u64 = 2;
-/// The publisher's bit in `stopped`, and where its own words are; those of subscribers are their seats.
+/// The publisher's bit in `stopped`, and the index of its `DeviceSeat`. For a subscriber both are its seat.
 pub const DEVICE_PUBLISHER_ENDPOINT: u32 = MAX_DEVICE_SUBSCRIBERS;
-/// In `owners`: nobody has the seat.
+/// In `owners`: the seat is free.
 pub const DEVICE_SEAT_FREE: u64 = 0;
-/// In `owners`: a process that the daemon does not look after.
+/// In `owners`: the seat's owner is a process that is unknown to the daemon.
 pub const DEVICE_OWNER_UNKNOWN: u64 = 1;
 /// Bytes of the control segment: a page of any host.
 pub const DEVICE_CONTROL_BYTES: u64 = 64 << 10;
 
 define! {
-    /// What hosts say to kernels. Host memory, which kernels only read, and seldom: it lies across a bus.
+    /// Words from hosts to kernels, in host memory. Kernels only read them, and seldom, since they lie across a bus.
     DeviceControl [512] {
         /// [`DEVICE_MAGIC`].
           0 magic: u64,
@@ -73,35 +73,35 @@ define! {
          32 ring_bytes: u64,
         /// Bytes of the words segment.
          40 words_bytes: u64,
-        /// 1 + the seat of the process that forwards messages to hosts; 0: none has.
+        /// 1 + the seat of the process that forwards messages to hosts; 0: there is none.
          48 bridge: u64,
         /// Padding.
          56 padding: [u8; 72],
-        /// Who has each seat: [`DEVICE_SEAT_FREE`], [`DEVICE_OWNER_UNKNOWN`], or a client of the daemon's ([`device_owner`]).
+        /// The owner of each seat: [`DEVICE_SEAT_FREE`], [`DEVICE_OWNER_UNKNOWN`], or a client of the daemon's ([`device_owner`]).
         /// Taken by compare-and-swap.
         128 owners: u64[16],
         /// Seats whose bits and cursors the publisher may ignore.
         256 evicted: u64,
         /// Padding.
         264 evicted_padding: [u8; 120],
-        /// Whose waits end: a bit for each seat, and [`DEVICE_PUBLISHER_ENDPOINT`].
+        /// Endpoints whose waits end: a bit for each seat, and [`DEVICE_PUBLISHER_ENDPOINT`].
         384 stopped: u64,
         /// Padding.
         392 stopped_padding: [u8; 120],
     }
 
-    /// A subscriber's own words; or the publisher's.
+    /// The words that a subscriber writes; in the last seat, those of the publisher.
     DeviceSeat [128] {
-        /// See above.
+        /// The cursor, as in the head of this module.
           0 cursor: u64,
-        /// Messages that the subscriber missed, ever.
+        /// How many messages the subscriber has missed.
           8 missed: u64,
         /// Padding.
          16 padding: [u8; 112],
     }
 }
 
-/// What kernels get as a parameter: addresses in their process.
+/// The parameter of kernels: addresses in their process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceTopicView {
@@ -126,7 +126,7 @@ pub struct DeviceTopicView {
 }
 
 impl DeviceTopicView {
-    /// The same as words.
+    /// The structure as eight words.
     pub fn words(&self) -> [u64; 8] {
         [
             self.control,

@@ -1,4 +1,4 @@
-//! Where a message's bytes live.
+//! Domains: the memory that holds a message's bytes.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -52,7 +52,7 @@ const TABLE: &[(&str, u8, u8)] = &[
     ("float4_e2m1fn_x2", 17, 4),
 ];
 
-/// Lanes of a row of the table: the name says so.
+/// The lanes of a type in the table, by its name.
 fn lanes(name: &str) -> u16 {
     if name.ends_with("_x2") {
         2

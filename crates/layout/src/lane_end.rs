@@ -5,7 +5,7 @@ pub enum LaneEnd {
     Closed,
     /// A lane over RDMA took its place.
     Replaced,
-    /// Its connection ended, or was silent for too long.
+    /// Its connection ended, or nothing arrived for too long.
     Connection,
     /// The other host violated the protocol and was disconnected.
     ProtocolViolation,

@@ -1,12 +1,10 @@
-//! Bytes shared between processes (and later between hosts, GPUs and the kernel).
+//! The layout of bytes that processes, hosts and GPUs share.
 //!
-//! Everything that two programs must agree on stands here once: the limits, the
-//! structures in a zone's *control segment*, the descriptor that travels through a
-//! topic's ring, and the names of domains and element types. The structures are
-//! plain `repr(C)` data with fixed-width fields; no code outside this crate writes
-//! an offset by hand. They are never borrowed while another process may write them:
-//! `rgaps-topic` reads and writes the fields as atomics, through accessors that it
-//! generates from the table [`control_structures!`].
+//! This crate defines everything on which two programs must agree: the limits, the structures in a zone's *control segment*, the
+//! descriptor in a topic's ring, and the names of domains and element types. The structures are plain `repr(C)` data with
+//! fixed-width fields; no code outside this crate writes an offset by hand. Nobody borrows a structure while another process may
+//! write it: `rgaps-topic` reads and writes the fields as atomics, through accessors that it generates from the table
+//! [`control_structures!`].
 //!
 //! A change of any structure here bumps [`LAYOUT_VERSION`] and has a decision record.
 #![warn(clippy::too_many_lines)]

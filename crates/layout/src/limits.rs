@@ -2,7 +2,7 @@
 
 /// Version of every structure in this crate; both ends of a mapping must agree on it.
 pub const LAYOUT_VERSION: u32 = 7;
-/// A replica is copied in at most this many pieces, one after the other.
+/// The most pieces in which a replica is copied, one after the other.
 pub const MAX_COPY_PIECES: u64 = 32;
 
 /// Publishers of one topic on one host. One bit each in a topic's `blocked` word.
@@ -26,7 +26,7 @@ pub const MAX_TYPE_NAME: usize = 127;
 /// Longest client name, in bytes of UTF-8.
 pub const MAX_CLIENT_NAME: usize = 63;
 
-/// Sequence numbers stay below this, which leaves room to add to them; a higher one is a lie.
+/// All sequence numbers are below this, which leaves room to add to them. A higher one violates the protocol.
 pub const SEQUENCE_END: u64 = 1 << 62;
 /// Deepest history of a publisher, in messages.
 pub const MAX_DEPTH: u32 = 1 << 15;
@@ -49,28 +49,27 @@ pub const MAX_POOLS: usize = 16;
 pub const MAX_SEGMENTS: usize = 256;
 /// Doorbells (one per subscriber, publisher or wait set) of one zone.
 pub const MAX_DOORBELLS: u32 = 1 << 16;
-/// Timelines (one per stream of a process that publishes or lets go on it) of one zone.
+/// Timelines (one per stream of a process that publishes or releases on it) of one zone.
 pub const MAX_TIMELINES: u32 = 4096;
-/// Holds of one subscriber that wait for its GPU work to finish; to let go of one more waits for the
-/// oldest on the CPU.
+/// Deferred releases of one subscriber. One more release first waits on the CPU for the oldest.
 pub const MAX_DEFERRED_RELEASES: usize = 128;
 
-/// Publishers lease memory in multiples of this: the page of GPU memory that network cards know
-/// (GPUDirect), and the largest page of any host that we run on.
+/// Publishers lease memory in multiples of this: the page size of GPU memory for network cards (GPUDirect), and the largest page
+/// of the supported hosts.
 pub const GRANULE_BYTES: u64 = 64 << 10;
 /// Segments are multiples of this: the huge page of x86-64, and the granularity of CUDA's virtual
-/// memory management on every GPU that we know.
+/// memory management on all known GPUs.
 pub const SEGMENT_UNIT_BYTES: u64 = 2 << 20;
 /// Largest alignment of a block that a publisher can ask for.
 pub const MAX_BLOCK_ALIGN: u64 = SEGMENT_UNIT_BYTES;
-/// Largest pool: bounds the granule table of the registry.
+/// Largest pool, in bytes. It determines the size of the registry's granule table.
 pub const MAX_POOL_BYTES: u64 = 1 << 40;
 /// Granules of the largest pool.
 pub const MAX_GRANULES: usize = (MAX_POOL_BYTES / GRANULE_BYTES) as usize;
 /// Alignment of every block, and the smallest unit that is allocated.
 pub const BLOCK_ALIGN: u64 = 256;
 
-/// Size of a control segment: sparse, only what is touched takes memory.
+/// Size of a control segment. It is sparse: only touched pages take memory.
 pub const CONTROL_BYTES: u64 = 16 << 30;
 /// Unit in which ranges of the control segment are handed out.
 pub const CONTROL_PAGE: u64 = 4096;
@@ -80,7 +79,7 @@ pub const PRODUCER_BIT: u32 = 60;
 /// Bit of a holder word that says that the topic's ring holds the block.
 pub const RING_BIT: u32 = 61;
 
-/// A sleeper looks again at least this often, so that a lost wake-up costs time and not a message.
+/// The longest time for which a sleeper does not look again, so that a lost wake-up delays a message and does not lose it.
 pub const WAIT_SLICE_NS: u64 = 500_000_000;
 
 /// A late joiner waits for history that is on its way from another host as long as some of it has landed within this time.

@@ -14,7 +14,7 @@ use crate::define::{encoded, packed};
 use crate::{DType, MAX_ATTACHMENT_BYTES, MAX_DIMS, MAX_MESSAGE_PARTS, MAX_PART_NAME};
 use std::mem::size_of;
 
-/// `MetadataLengths::attachment_kind`: bytes whose meaning only the user knows.
+/// `MetadataLengths::attachment_kind`: bytes whose meaning is the user's.
 pub const ATTACHMENT_RAW: u16 = 0;
 /// `MetadataLengths::attachment_kind`: a header, as `rgaps::Header` encodes it.
 pub const ATTACHMENT_HEADER: u16 = 1;
@@ -27,7 +27,7 @@ encoded! {
     /// One part of a message: a named array in the message's block.
     #[allow(missing_docs)]
     pub struct PartEntry [216] {
-        /// Of the first byte, from the message's first.
+        /// Offset of the part's first byte from the message's first byte.
           0 offset: u64,
           8 bytes: u64,
          16 dtype_code: u8,
@@ -36,9 +36,9 @@ encoded! {
          20 ndim: u8,
          21 name_bytes: u8,
          22 reserved: u16,
-        /// Elements.
+        /// Lengths in elements, per dimension.
          24 shape: [u64; MAX_DIMS],
-        /// Elements.
+        /// Strides in elements, per dimension.
          88 strides: [i64; MAX_DIMS],
         /// UTF-8, `name_bytes` of it; the rest is 0.
         152 name: [u8; MAX_PART_NAME + 1],
@@ -55,7 +55,7 @@ impl PartEntry {
         }
     }
 
-    /// The name, if it is one: UTF-8, not empty, and not longer than [`MAX_PART_NAME`].
+    /// The name. None if it is invalid: not UTF-8, empty, or longer than [`MAX_PART_NAME`].
     pub fn name(&self) -> Option<&str> {
         let name = self.name.get(..usize::from(self.name_bytes))?;
         let name = std::str::from_utf8(name).ok()?;
@@ -76,20 +76,20 @@ packed! {
 }
 
 impl MetadataLengths {
-    /// The lengths that a descriptor's word gives; none if they are beyond the limits.
+    /// The lengths in a descriptor's word. None if they exceed the limits.
     pub fn from_word(word: u64) -> Option<MetadataLengths> {
         let lengths = MetadataLengths::of_word(word);
         lengths.is_sound().then_some(lengths)
     }
 
-    /// Whether the lengths are within the limits; to be asked of lengths that a peer wrote.
+    /// Whether the lengths are within the limits. Check this for lengths that a peer wrote.
     pub fn is_sound(self) -> bool {
         self.attachment_bytes as usize <= MAX_ATTACHMENT_BYTES
             && self.attachment_kind <= ATTACHMENT_HEADER
             && usize::from(self.parts) <= MAX_MESSAGE_PARTS
     }
 
-    /// Where the table of parts starts.
+    /// Offset of the table of parts.
     pub fn parts_at(self) -> usize {
         (self.attachment_bytes as usize).next_multiple_of(8)
     }

@@ -1,10 +1,9 @@
-//! Where everything lies in a publisher's region: the ring, the block table, the bitmap of returned blocks, the
-//! ring's metadata.
+//! The layout of a publisher's region: the ring, the block table, the bitmap of returned blocks, the ring's metadata.
 //!
 //! ```text
 //! descriptor(0)    Descriptor[ring_capacity]
 //! block(0)         BlockEntry[block_capacity]
-//! returned(0)      u64[block_capacity / 64]   a bit per block that came back
+//! returned(0)      u64[block_capacity / 64]   a bit per returned block
 //! summary(0)       u64[ceil(block_capacity / 4096)]   a bit per word above that is not 0
 //! metadata_near()  u8[ring_capacity][METADATA_NEAR_BYTES]   the first bytes of each slot's metadata
 //! metadata_far()   u8[ring_capacity][METADATA_FAR_BYTES]    the rest
@@ -18,12 +17,12 @@ use std::mem::size_of;
 /// Metadata of a message up to this many bytes lies close to that of its neighbours in the ring, so that small
 /// headers touch few pages.
 pub const METADATA_NEAR_BYTES: usize = 256;
-/// What a ring slot has for the rest of a message's metadata: whole pages, which nothing touches that
-/// has no more than [`METADATA_NEAR_BYTES`].
+/// Room of a ring slot for the rest of a message's metadata: whole pages, which messages with at most [`METADATA_NEAR_BYTES`] do
+/// not touch.
 pub const METADATA_FAR_BYTES: usize =
     (MAX_METADATA_BYTES - METADATA_NEAR_BYTES).next_multiple_of(CONTROL_PAGE as usize);
 
-/// How many descriptors and blocks a publisher's region has, which says where everything lies in it.
+/// The geometry of a publisher's region: its numbers of descriptors and blocks determine all offsets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PublisherRegion {
     /// Descriptors in the ring.
@@ -35,8 +34,7 @@ pub struct PublisherRegion {
 impl PublisherRegion {
     /// The region of a publisher that keeps `depth` messages and has `loans` open at most.
     ///
-    /// The ring has room for one more than is kept: a message is announced before the one that
-    /// it pushes out goes.
+    /// The ring has room for one more message, since a publisher announces a message before it removes the oldest one.
     pub const fn for_history(depth: u32, loans: u32) -> PublisherRegion {
         let blocks = depth as u64 + loans as u64 + SPARE_BLOCKS as u64;
         let blocks = if blocks > MAX_BLOCKS as u64 {
@@ -49,7 +47,7 @@ impl PublisherRegion {
             block_capacity: blocks.next_multiple_of(64),
         }
     }
-    /// Whether the numbers are within the limits; to be asked of numbers that a peer wrote.
+    /// Whether the numbers are within the limits. Check this for numbers that a peer wrote.
     pub const fn is_sound(self) -> bool {
         self.ring_capacity.is_power_of_two()
             && self.ring_capacity <= MAX_DEPTH * 2
@@ -97,7 +95,7 @@ impl PublisherRegion {
         self.summary(self.summary_words())
             .next_multiple_of(CONTROL_PAGE)
     }
-    /// Offset of what lies beyond the first [`METADATA_NEAR_BYTES`] of the slots' metadata.
+    /// Offset of the slots' metadata beyond their first [`METADATA_NEAR_BYTES`].
     #[inline]
     pub const fn metadata_far(self) -> u64 {
         let near = self.ring_capacity as u64 * METADATA_NEAR_BYTES as u64;

@@ -1,9 +1,8 @@
-//! The registry of a zone: what the daemon knows, in a segment that outlives it.
+//! The registry of a zone: the daemon's state, in a segment that outlives the daemon.
 //!
-//! Only the daemon writes it; clients hold it read-only, to give it back to the next daemon
-//! and to hold a lock on the byte that stands for them (`ClientRecord`), by which the next
-//! daemon knows which of them still live. A record counts when its `state` says so; `state` is
-//! written last when a record is made and first when it ends.
+//! Only the daemon writes it. Clients keep it read-only, to hand it back to the next daemon. Each client also holds a lock on the
+//! byte of its `ClientRecord`, by which the next daemon finds out which clients still live. A record is valid if its `state` says
+//! so: the daemon writes `state` last when it makes a record, and first when it ends one.
 //!
 //! ```text
 //! RegistryHeader | ClientRecord[MAX_CLIENTS] | PoolRecord[MAX_POOLS] | TopicRecord[MAX_TOPICS]
@@ -47,9 +46,9 @@ record! {
         pub reserved: u32,
         /// Little-endian.
         pub zone_id: [u8; 16],
-        /// Inode of the control segment's memfd, by which a successor recognises it.
+        /// Inode of the control segment's memfd, by which the next daemon recognises it.
         pub control_inode: u64,
-        /// Daemons that have served the zone.
+        /// How many daemons have served the zone.
         pub daemons: u64,
         /// One past the last byte of the control segment that was ever handed out.
         pub control_used: u64,
@@ -62,7 +61,7 @@ record! {
         pub pid: u32,
         pub uid: u32,
         pub gid: u32,
-        /// Random; a client that comes back after the daemon's death shows it.
+        /// Random. The client proves its identity with it to the next daemon.
         pub client_id: u64,
         pub name: [u8; MAX_CLIENT_NAME + 1],
     }
@@ -106,9 +105,9 @@ record! {
         pub pool: u32,
         /// Bit 0 reliable, bit 1 transient-local, bit 2 keep-all, bit 3 its history is forgotten, bits 4 to 6 the path that is required; from bit 8 on the number of loans.
         pub qos_flags: u32,
-        /// Of a keep-all log; 0 without.
+        /// Limit of a keep-all history in bytes; 0 for other histories.
         pub max_bytes: u64,
-        /// Of its type name.
+        /// Length of its type name in bytes.
         pub type_bytes: u32,
         pub reserved: u32,
     }
@@ -125,7 +124,7 @@ record! {
         pub qos_flags: u32,
         /// As `SubscriberSlot::pool`.
         pub pool: u32,
-        /// Of its type name.
+        /// Length of its type name in bytes.
         pub type_bytes: u32,
     }
 
@@ -165,7 +164,7 @@ impl RegistryHeader {
     pub const fn granule(pool: usize, granule: usize) -> u64 {
         Self::topic(MAX_TOPICS) + ((pool * MAX_GRANULES + granule) * 4) as u64
     }
-    /// Where the type names of a topic's members are, and how many bytes there are for them.
+    /// Offset and size in bytes of the area for the type names of a topic's members.
     pub const fn types(topic: usize) -> (u64, u64) {
         let first = Self::granule(MAX_POOLS, 0).next_multiple_of(4096);
         (first + topic as u64 * TOPIC_TYPES_BYTES, TOPIC_TYPES_BYTES)

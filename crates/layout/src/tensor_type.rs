@@ -1,5 +1,5 @@
-//! Names of types that are tensors: `float16[3,1080,1920]`, in which `*` stands for any length. Without
-//! brackets any shape will do; `[]` is a tensor without dimensions. All other names are opaque.
+//! Names of types that are tensors: `float16[3,1080,1920]`, in which `*` stands for any length. A name without
+//! brackets stands for any shape; `[]` is a tensor without dimensions. All other names are opaque.
 
 use crate::{DType, MAX_DIMS};
 use std::fmt;
@@ -114,8 +114,8 @@ impl TensorType {
     }
 }
 
-/// Whether a subscriber of type `expected` takes all that a publisher of type `sent` may publish. An empty
-/// name declares nothing: such a publisher may send anything, such a subscriber takes anything.
+/// Whether a subscriber of type `expected` accepts every message that a publisher of type `sent` may publish. An empty name
+/// declares nothing: such a publisher may send anything, such a subscriber accepts anything.
 pub fn type_accepts(expected: &str, sent: &str) -> bool {
     if expected.is_empty() || expected == sent {
         return true;

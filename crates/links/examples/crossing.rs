@@ -1,14 +1,14 @@
-//! Messages that cross between machines, each byte of each checked: what tests/vm runs in its guests.
+//! Sends messages between machines, and checks every byte. tests/vm runs it in its guests.
 //!
-//! `crossing publish TOPIC FROM TO OPTION...` waits for four subscribers and publishes the messages with these numbers:
-//! `kept=N` keeps so many, `transient` keeps them for subscribers that come late; `until=FILE` stays until that is there.
+//! `crossing publish TOPIC FROM TO OPTION...` waits for four subscribers and publishes the messages with these numbers.
+//! `kept=N` keeps so many; `transient` keeps them for late subscribers; `until=FILE` stays until the file exists.
 //!
-//! `crossing subscribe TOPIC FROM TO OPTION...` fails where one of these is missed, is out of order, or wrong, or comes twice:
-//! `twice=N` lets so many come twice, `cut=N` has those below N be of a publisher that is killed: of them the first ones, as
-//! many as there are; `late` asks for what is kept; `hold` never lets go of the large one.
+//! `crossing subscribe TOPIC FROM TO OPTION...` fails if one of these messages is missed, out of order or wrong, or arrives twice.
+//! `twice=N` allows so many to arrive twice. `cut=N`: those below N are of a publisher that is killed, and only the first ones of
+//! them need arrive, without a gap. `late` asks for kept messages; `hold` never releases the large message.
 //!
-//! Both are told of the large one, `at=N mib=N`, and say where they are: `near` some before it, since it is on its way while
-//! these are taken, `large` after it, and what there was at the end.
+//! Both get the number and size of a large message, `at=N mib=N`, and print where they are: `near` 16 messages before it, when it may
+//! be on its way already; `large` at it; and the counts at the end.
 #![forbid(unsafe_code)]
 
 use anyhow::{bail, ensure, Context};
@@ -18,9 +18,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Nothing takes longer.
+/// The limit for each wait.
 const LIMIT: Duration = Duration::from_secs(150);
-/// For what is not to come.
+/// How long to wait for messages that should not arrive.
 const QUIET: Duration = Duration::from_secs(1);
 const SUBSCRIBERS: u32 = 4;
 const SEED: u64 = 20_261_122;
@@ -28,7 +28,7 @@ const SEED: u64 = 20_261_122;
 const PIECE: usize = 16 << 10;
 const BYTES: usize = 128 << 10;
 
-/// As of splitmix64.
+/// Mixes all bits, as splitmix64 does.
 fn mixed(number: u64) -> u64 {
     let mut word = (number ^ SEED).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -38,7 +38,7 @@ fn mixed(number: u64) -> u64 {
 
 struct Messages {
     numbers: Range<u64>,
-    /// The large one, and its bytes.
+    /// The number of the large message, and its size in bytes.
     large: (u64, usize),
     bytes: Vec<u8>,
 }
@@ -56,7 +56,7 @@ impl Messages {
         }
     }
 
-    /// Sizes from nothing to a little more than 1 MiB, most of them small; and the large one's.
+    /// The size of a message in bytes: from 0 to a little more than 1 MiB, mostly small; or that of the large one.
     fn size(&self, number: u64) -> usize {
         const SMALL: [usize; 8] = [0, 1, 8, 64, 300, 1000, 4000, 9000];
         let random = mixed(!number) as usize;
@@ -69,7 +69,7 @@ impl Messages {
         }
     }
 
-    /// The pieces of a message, with where they are in it.
+    /// The pieces of a message, each with its offset.
     fn pieces(&self, number: u64) -> impl Iterator<Item = (usize, &[u8])> {
         let size = self.size(number);
         (0..size).step_by(PIECE).map(move |at| {
@@ -85,7 +85,7 @@ impl Messages {
                 .all(|(at, piece)| bytes[at..at + piece.len()] == *piece)
     }
 
-    /// For whoever ends something there.
+    /// Prints `near` and `large`, for a script that kills a process there.
     fn say_where(&self, number: u64) {
         if Some(number) == self.large.0.checked_sub(16) {
             println!("near");
@@ -95,7 +95,7 @@ impl Messages {
     }
 }
 
-/// What is asked for after the numbers.
+/// The options after the numbers.
 struct Options<'a>(&'a [&'a str]);
 
 impl<'a> Options<'a> {
@@ -145,7 +145,7 @@ fn publish(topic: &str, messages: &Messages, options: &Options) -> anyhow::Resul
     let seconds = begun.elapsed().as_secs_f64();
     let count = messages.numbers.end - messages.numbers.start;
     println!("{{\"topic\": \"{topic}\", \"published\": {count}, \"bytes\": {sum}, \"seconds\": {seconds:.3}}}");
-    // Links that are started again take what is kept as long as its publisher is there.
+    // Restarted links can take the kept messages as long as their publisher exists.
     options.text("until").map_or(Ok(()), wait)
 }
 
@@ -159,11 +159,11 @@ fn wait(file: impl AsRef<Path>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a subscriber has taken.
+/// The messages that a subscriber has received.
 #[derive(Default)]
 struct Taken {
     numbers: BTreeSet<u64>,
-    /// The last of each publisher here: links that are started again are another one. Order is promised for each.
+    /// The last number by publishers on this host: restarted links are another publisher. Each has an order of its own.
     last: BTreeMap<u64, u64>,
     twice: u64,
     bytes: u64,
@@ -193,12 +193,12 @@ impl Taken {
         Ok(number)
     }
 
-    /// How many there are of the publisher that is killed.
+    /// How many messages of the killed publisher were received: those below `cut`.
     fn of_first(&self, cut: u64) -> u64 {
         self.numbers.range(..cut).count() as u64
     }
 
-    /// All of the last publisher.
+    /// Whether all messages of the last publisher were received.
     fn is_complete(&self, numbers: &Range<u64>, cut: u64) -> bool {
         self.numbers.range(cut..).count() as u64 == numbers.end - cut
     }
@@ -229,7 +229,7 @@ fn subscribe(topic: &str, messages: &Messages, options: &Options) -> anyhow::Res
         taken.take(messages, &sample)?;
     }
     let first = taken.of_first(cut);
-    // All of these, or none: the numbers are different and increase.
+    // The highest number is right only if no number below it is missing: the numbers are different and increase.
     let highest = taken.numbers.range(..cut).next_back();
     ensure!(
         highest.is_none_or(|highest| highest + 1 == numbers.start + first),

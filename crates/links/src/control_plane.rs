@@ -1,8 +1,8 @@
-//! The control plane: who is there, and how to reach them. Zenoh carries it.
+//! The control plane, over Zenoh: hosts announce themselves with liveliness tokens, and ask each other for the addresses of their lanes.
 //!
 //! Only [`ControlPlane::ask_address`] waits for another host: on a thread of its own, which reports the answer as an event.
 
-use crate::keys::{is_host, HostLife, Token, PLANE_VERSION};
+use crate::keys::{is_host, HostLife, HostToken, PLANE_VERSION};
 use crate::lock;
 use crate::wire::exactly;
 use anyhow::{anyhow, bail, Context};
@@ -17,37 +17,37 @@ use zenoh::liveliness::LivelinessToken;
 use zenoh::sample::SampleKind;
 use zenoh::{Session, Wait};
 
-/// How long a host that is asked for its lanes may take.
+/// How long a host may take to answer the question for its address.
 const ADDRESS_LIMIT: Duration = Duration::from_secs(2);
-/// How long a host that connects has to say who it is, and how many may be at that.
+/// Limits of Zenoh's handshakes: how long one may take, and how many may be in progress.
 const ACCEPT_MS: u64 = 2000;
 const ACCEPTS_MAX: usize = 1000;
-/// Longest message of a meeting.
+/// Most bytes of a question for an address, and of its answer.
 const MAX_ADDRESS_BYTES: usize = 4096;
-/// Addresses of a host's lanes.
+/// Most addresses of a host's lanes in an answer.
 const MAX_ADDRESSES: usize = 16;
 
-/// What happened to other hosts.
+/// An event about another host.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PlaneEvent {
-    /// A host is there, and speaks this version.
-    Appeared(Token),
-    /// A host is gone, at least for now.
+    /// A host's token appeared.
+    Appeared(HostToken),
+    /// A host's token is gone, at least for now.
     Left(HostLife),
-    /// Another host asked for the address of this one, and got it.
+    /// Another host asked for this one's address, and got it with this secret.
     AddressAsked(HostLife, LaneSecret),
-    /// Another host was asked for its address, and has answered.
+    /// Another host answered the question for its address.
     AddressAnswer(HostLife, Result<Address, String>),
-    /// A host that this one asked did not answer, and why.
+    /// A host that this one asked for its address did not answer, and why.
     NoAnswer(HostLife, String),
-    /// The session is another one: whoever is there appears again.
+    /// The Zenoh session is being replaced: all hosts that are present appear again.
     Reopened,
 }
 
-/// Hears what happened, on threads of Zenoh's and others; it does not wait.
+/// Gets events, on threads of Zenoh and others. It must not block.
 pub type PlaneListener = Arc<dyn Fn(PlaneEvent) + Send + Sync>;
 
-/// Secret of the lanes of two hosts' lives.
+/// The secret that lanes between one life of a host and one life of another present.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneSecret(pub [u8; 32]);
 
@@ -62,14 +62,14 @@ impl std::fmt::Debug for LaneSecret {
 pub struct Address {
     /// Where it accepts lanes.
     pub lanes: Vec<SocketAddr>,
-    /// What shows it that they are ours.
+    /// The secret that lanes to that host present.
     pub secret: LaneSecret,
 }
 
-/// The answer to a host that asks for an address: or why it gets none.
+/// The answer to the question for an address: the address, or why there is none.
 type Reply = Result<Address, String>;
 
-/// Gives out secrets: the same for the same life of a host.
+/// The secrets for other hosts. A life of a host gets the same one each time, unless more than [`MAX_SECRETS`] lives have asked.
 #[derive(Default)]
 struct Secrets(Mutex<BTreeMap<HostLife, LaneSecret>>);
 
@@ -100,9 +100,9 @@ pub fn random_u64() -> u64 {
     u64::from_le_bytes(random_bytes()).max(1)
 }
 
-/// This host's part in the control plane; leaving it takes its tokens away.
+/// This host's membership in the control plane. Its token disappears when this is dropped.
 pub struct ControlPlane {
-    /// For who looks why others cannot be reached.
+    /// The Zenoh session. The probe uses it, too.
     pub session: Session,
     realm: String,
     links: Links,
@@ -110,7 +110,7 @@ pub struct ControlPlane {
     /// Where this host accepts lanes.
     lanes: Vec<SocketAddr>,
     secrets: Arc<Secrets>,
-    // Undeclared when dropped.
+    // Zenoh undeclares the token when it is dropped. None: this host is not announced.
     node: Option<LivelinessToken>,
     listener: PlaneListener,
 }
@@ -158,8 +158,8 @@ impl ControlPlane {
             .map_err(|error| anyhow!("other hosts cannot be listened for: {error}"))
     }
 
-    /// Goes on in another session. Two sessions that connect again while their former connection is still closing may never pass
-    /// on each other's questions (Zenoh's issue 1886).
+    /// Replaces the Zenoh session. It helps when two sessions reconnected while their last connection was still closing: those may never
+    /// pass on each other's questions (Zenoh's issue 1886).
     pub fn reopen(&mut self) -> anyhow::Result<()> {
         let was_announced = self.node.take().is_some();
         rgaps_bridge::close_session(self.session.clone());
@@ -172,7 +172,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Announces this host, once: when it knows what it wants. Other hosts then forget what only its former life wanted.
+    /// Announces this host, once. Call when this host knows its wants: other hosts then forget what only its former life wanted.
     pub fn announce(&mut self) -> anyhow::Result<()> {
         if self.node.is_some() {
             return Ok(());
@@ -217,7 +217,7 @@ impl ControlPlane {
             .map_err(|error| anyhow!("other hosts cannot be answered: {error}"))
     }
 
-    /// Asks another host how to reach it; the answer comes as [`PlaneEvent::AddressAnswer`], or [`PlaneEvent::NoAnswer`].
+    /// Asks another host for its address; the answer comes as [`PlaneEvent::AddressAnswer`], or [`PlaneEvent::NoAnswer`].
     pub fn ask_address(&self, node: &HostLife) -> anyhow::Result<()> {
         let payload = postcard::to_stdvec(&token(self.own.clone()))?;
         let (session, listener) = (self.session.clone(), self.listener.clone());
@@ -237,7 +237,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Leaves, so that others see it at once.
+    /// Leaves at once, so that other hosts need not wait for a timeout.
     pub fn leave(self) {
         rgaps_bridge::close_session(self.session);
     }
@@ -256,7 +256,7 @@ fn ask(session: &Session, key: &str, payload: Vec<u8>) -> anyhow::Result<Vec<u8>
         .timeout(ADDRESS_LIMIT)
         .wait()
         .map_err(|error| anyhow!("{error}"))?;
-    // None at once where the host was lost a moment ago.
+    // If the host was lost a moment ago, the channel ends at once without a reply.
     let reply = replies
         .recv_timeout(ADDRESS_LIMIT)
         .ok()
@@ -266,7 +266,7 @@ fn ask(session: &Session, key: &str, payload: Vec<u8>) -> anyhow::Result<Vec<u8>
     Ok(sample.payload().to_bytes().into_owned())
 }
 
-/// A host's answer to the question for its lanes; an error if it refuses, or if this is no valid answer.
+/// Decodes a host's answer to the question for its address. An error: the host refuses, or the answer is invalid.
 pub fn read_reply(bytes: &[u8]) -> anyhow::Result<Address> {
     let address = match decode::<Reply>(bytes)? {
         Ok(address) => address,
@@ -296,9 +296,9 @@ fn answer(
     Ok((node, Address { lanes, secret }))
 }
 
-/// Who asks for this host's lanes; an error if it speaks another version, or if this is no valid question.
+/// Decodes a question for this host's address. Returns the life that asks. An error: it speaks another version, or the question is invalid.
 pub fn read_question(asked: &[u8]) -> anyhow::Result<HostLife> {
-    let Token { protocol, node } = decode(asked)?;
+    let HostToken { protocol, node } = decode(asked)?;
     if protocol != PLANE_VERSION {
         bail!("{}", versions(&node.host, protocol));
     }
@@ -308,13 +308,13 @@ pub fn read_question(asked: &[u8]) -> anyhow::Result<HostLife> {
     Ok(node)
 }
 
-/// The token of a host that speaks this version.
-pub(crate) fn token(node: HostLife) -> Token {
+/// The token of a life that speaks this host's version.
+pub(crate) fn token(node: HostLife) -> HostToken {
     let protocol = PLANE_VERSION;
-    Token { node, protocol }
+    HostToken { node, protocol }
 }
 
-/// Why two hosts cannot be linked.
+/// Why two hosts with different versions cannot be linked.
 pub fn versions(host: &str, theirs: u32) -> String {
     format!(
         "host '{host}' speaks version {theirs} of what is said between hosts, this one version \
@@ -322,16 +322,16 @@ pub fn versions(host: &str, theirs: u32) -> String {
     )
 }
 
-/// What a token that came or went says; none: nothing of another host.
+/// The event of a token that appeared or is gone. None: it is no token of another host.
 fn read_token(realm: &str, this: &str, key: &str, there: bool) -> Option<PlaneEvent> {
-    let token = Token::parse(realm, key).filter(|token| token.node.host != this)?;
+    let token = HostToken::parse(realm, key).filter(|token| token.node.host != this)?;
     Some(match there {
         true => PlaneEvent::Appeared(token),
         false => PlaneEvent::Left(token.node),
     })
 }
 
-/// An endpoint that is listened at, with the limit for TLS handshakes where it names none itself.
+/// Adds the limit [`ACCEPT_MS`] for handshakes to a listening TLS endpoint, unless the endpoint has settings of its own after `#`.
 fn with_limit(endpoint: &str) -> String {
     match endpoint.starts_with("tls/") && !endpoint.contains('#') {
         true => format!("{endpoint}#tls_handshake_timeout_ms={ACCEPT_MS}"),
@@ -339,7 +339,7 @@ fn with_limit(endpoint: &str) -> String {
     }
 }
 
-/// Zenoh as we use it: nothing that was not asked for.
+/// Zenoh's configuration, without anything that rgaps was not configured to do.
 fn configure(links: &Links) -> anyhow::Result<zenoh::Config> {
     let mut config = zenoh::Config::default();
     let mut set = |key: &str, value: Value| {
@@ -353,7 +353,7 @@ fn configure(links: &Links) -> anyhow::Result<zenoh::Config> {
     set("transport/unicast/accept_timeout", json!(ACCEPT_MS))?;
     set("transport/unicast/accept_pending", json!(ACCEPTS_MAX))?;
     set("connect/endpoints", json!(links.connect))?;
-    // As a whole: a single key of it is not known.
+    // Set as a whole: Zenoh knows no key of a single part.
     let retry = json!({"period_init_ms": 100, "period_max_ms": 500, "period_increase_factor": 1.5});
     set("connect/retry", retry)?;
     set("scouting/multicast/enabled", json!(links.scouting))?;
@@ -396,7 +396,7 @@ mod tests {
             incarnation: 3,
         };
         let protocol = PLANE_VERSION + 6;
-        let asked = postcard::to_stdvec(&Token { protocol, node }).unwrap();
+        let asked = postcard::to_stdvec(&HostToken { protocol, node }).unwrap();
         let refused = answer(&asked, &[], &Secrets::default()).unwrap_err();
         let text = refused.to_string();
         for part in [

@@ -1,4 +1,4 @@
-//! What is counted and timed of the messages to and from one host.
+//! Counts and times of the messages to and from one host.
 
 use crate::issues::TopicIssues;
 use crate::traces::LinkTraces;
@@ -17,7 +17,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// It took from one time of this host's clock until another.
+    /// Adds the span between two times of the monotonic clock.
     pub fn span(&self, from_ns: u64, to_ns: u64) {
         let ns = to_ns.saturating_sub(from_ns);
         self.sum_ns.fetch_add(ns, Relaxed);
@@ -32,19 +32,20 @@ impl Times {
     }
 }
 
-/// What is counted of one host, as long as it is known.
+/// The counts of one host. They continue when its link is replaced.
 #[derive(Default)]
 pub struct HostCounts {
     pub messages_out: AtomicU64,
     pub bytes_out: AtomicU64,
-    /// Messages for it for which there was no room.
+    /// Messages that were not sent to the host, for lack of room or by its limits.
     pub skipped: AtomicU64,
+    /// Messages that were dropped before the host acknowledged them, and that no other flow sends.
     pub given_up: AtomicU64,
     pub messages_in: AtomicU64,
     pub bytes_in: AtomicU64,
     pub missed: AtomicU64,
     pub connects: AtomicU64,
-    /// How long stages took, in their order.
+    /// How long stages took, by stage.
     times: [Times; Stage::ALL.len()],
     pub traces: Option<LinkTraces>,
     pub issues: TopicIssues,
@@ -62,7 +63,8 @@ impl HostCounts {
         &self.times[stage as usize]
     }
 
-    /// A message that had memory, and then its turn, is published here now; on its own host it was at that time of the wall clock.
+    /// Adds the times of a message: when it got memory, had its turn and was published here, and its publishing time on its origin's wall
+    /// clock.
     pub fn published(&self, [placed_ns, turn_ns, now_ns]: [u64; 3], published_wall_ns: u64) {
         self.times(Stage::Land).span(placed_ns, turn_ns);
         self.times(Stage::Publish).span(turn_ns, now_ns);
@@ -71,7 +73,7 @@ impl HostCounts {
             .span(published_wall_ns, now_wall_ns);
     }
 
-    /// With what is known of the link, if there is one.
+    /// The host's figures. `status`: that of its link, if there is one.
     pub fn figures(&self, host: &str, status: Option<&LinkStatus>) -> LinkFigures {
         let counts = status.map(|status| status.counts).unwrap_or_default();
         LinkFigures {

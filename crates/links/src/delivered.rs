@@ -1,12 +1,16 @@
 //! Delivered positions, in a file beside the socket: the next life of the links does not publish again what this one has published.
 //!
-//! The file has a word that names its form, then records of a cache line: the publisher's incarnation; the sequence
-//! below which everything was published or counted as missed; the publisher that stands for it here, how many messages
-//! that one had published, and the sequence that was to be published then. The last three count only if that sequence
-//! is not below the record's next one. They are stored before a message is published, the next sequence after: a single
-//! word, so a kill between any two stores leaves a correct record. Whether the message was published then, the daemon knows: it
-//! counts the messages of publishers that died. Two more words hold the topic, and whether it had no subscriber here since: then
-//! the next message begins anew, and none before it counts as missed.
+//! The file begins with a word for its form. Records follow, each of a cache line, with these words ([`Word`]):
+//!
+//! - `Incarnation`: the publisher on the other host. 0: the record is free.
+//! - `Next`: messages below this sequence were published here or counted as missed.
+//! - `Publisher`, `Before`, `Begun`: the landing's publisher, how many messages it had published, and the sequence of the message that it
+//!   was about to publish then. They count only if `Begun` is not below `Next`.
+//! - `Topic`: the topic's number. `Unwanted`: 1 if the topic had no subscriber here since the last message: then no message before
+//!   the next one counts as missed.
+//!
+//! `Begun` is stored before a message is published, `Next` after it, each as a single word, so a kill between any two stores leaves a
+//! correct record. The daemon counts the messages of publishers that died: its count says whether the message in `Begun` was published.
 
 use crate::keys::number_of;
 use crate::lock;
@@ -17,7 +21,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Publishers that are remembered.
+/// How many publishers the file remembers.
 const RECORDS: usize = 4096;
 const RECORD_WORDS: usize = 8;
 /// The form of the file: "rgaps" and its version.
@@ -34,13 +38,14 @@ enum Word {
     Unwanted,
 }
 
-/// The file, and what it says.
+/// The file of delivered positions.
 pub struct DeliveredFile {
     file: Arc<WordFile>,
-    /// Rises with each record that is looked for: its number then.
+    /// By records, when each was looked up last, as a number that rises with each look-up. 0: never.
     used: Mutex<Vec<u64>>,
 }
 
+/// The record of one publisher.
 pub struct DeliveredRecord {
     file: Arc<WordFile>,
     record: usize,
@@ -64,7 +69,7 @@ impl DeliveredFile {
         }
         for record in 0..RECORDS {
             let word = |at| word(&file, record, at).load(Ordering::Relaxed);
-            // Whether the one that was being published was published.
+            // If the message in `Begun` was published, `Next` has to be the sequence after it.
             let open = word(Word::Next)..u64::MAX;
             let begun = Some(word(Word::Begun)).filter(|begun| open.contains(begun));
             let count = departed.get(&word(Word::Publisher));
@@ -79,7 +84,7 @@ impl DeliveredFile {
         })
     }
 
-    /// Nobody here has subscribed to topics but these.
+    /// Marks the records of all topics but these as unwanted: they have no subscriber here.
     pub fn forget_unwanted(&self, wanted: &BTreeSet<u64>) {
         for record in 0..RECORDS {
             let word = |at| word(&self.file, record, at);
@@ -95,7 +100,7 @@ impl DeliveredFile {
         let of =
             |record: usize| word(&self.file, record, Word::Incarnation).load(Ordering::Relaxed);
         let known = (0..RECORDS).find(|record| of(*record) == incarnation);
-        // A free one, or else the one that was not looked for the longest.
+        // A free record, or else the one that was looked up the longest time ago.
         let other = || (0..RECORDS).min_by_key(|record| (of(*record) != 0, used[*record]));
         let record = known.or_else(other).expect("there are records");
         used[record] = 1 + used.iter().max().expect("there are records");
@@ -112,9 +117,9 @@ impl DeliveredFile {
 }
 
 impl DeliveredRecord {
-    /// The record is this publisher's from now on.
+    /// Gives the record to this publisher.
     fn claim(&self, incarnation: u64, topic: u64) {
-        // Nobody's, until all of it is right.
+        // The record is free until all of its words are right.
         for (at, value) in [
             (Word::Incarnation, 0),
             (Word::Begun, u64::MAX),
@@ -127,22 +132,22 @@ impl DeliveredRecord {
         }
     }
 
-    /// Nobody here had subscribed to the topic some time after the last message.
+    /// Whether the topic had no subscriber here at some time after the last message.
     pub fn is_restarted(&self) -> bool {
         self.word(Word::Unwanted).load(Ordering::Acquire) != 0
     }
 
-    /// What is missed from here on counts.
+    /// Call at the first message after the topic got a subscriber: missed messages count again.
     pub fn resume(&self) {
         self.word(Word::Unwanted).store(0, Ordering::Release);
     }
 
-    /// Everything below `next` is published or counted as missed, and nothing else.
+    /// Records that exactly the messages below `next` were published or counted as missed.
     pub fn set(&self, next: u64) {
         self.word(Word::Next).store(next, Ordering::Release);
     }
 
-    /// Message `next` is about to be published, by a publisher that has published `before` messages.
+    /// Records that message `next` is about to be published, by a publisher that has published `before` messages.
     pub fn begin(&self, next: u64, publisher: u64, before: u64) {
         self.word(Word::Begun).store(u64::MAX, Ordering::Release);
         self.word(Word::Publisher)
@@ -210,7 +215,7 @@ mod tests {
         let path = dir.path().join("committed");
         let committed = open(&path).unwrap();
         committed.mark(11, "t").0.set(5);
-        // Message 9 is being published, and says that 5 to 8 were missed: nobody hears it.
+        // Message 9 is being published, which would report 5 to 8 as missed: the kill prevents the report.
         committed.mark(11, "t").0.begin(9, 77, 3);
         assert_eq!(open(&path).unwrap().mark(11, "t").1, 5);
         let departed = HashMap::from([(77, 4)]);
@@ -230,7 +235,7 @@ mod tests {
         assert!(!t.is_restarted() && !u.is_restarted());
         committed.forget_unwanted(&BTreeSet::from([number_of("u")]));
         assert!(t.is_restarted() && !u.is_restarted());
-        // Also for the next life of the links, which has not heard of the topic yet.
+        // The next life of the links, which does not know the topic yet, reads it from the file.
         let next = open(&path).unwrap();
         assert!(next.mark(11, "t").0.is_restarted());
         next.forget_unwanted(&BTreeSet::from([number_of("t")]));
@@ -279,7 +284,7 @@ mod tests {
                 .1;
             assert_eq!(next, expected, "{stored}");
         }
-        // Published, and not yet told.
+        // The message was published, and not yet reported.
         word(file, mark.record, Word::Next).store(5, Ordering::Relaxed);
         let departed = HashMap::from([(77, 5)]);
         assert_eq!(

@@ -7,13 +7,15 @@ use rgaps_transport::LinkEvent;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
+/// The link that an event comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventSource {
     pub host: String,
-    /// Numbers all links. An event of a link that another has replaced is out of date.
+    /// The link's number, which no other link of this process has. The conductor ignores most events of links that were replaced.
     pub link: u64,
 }
 
+/// An event and its source. None: it comes from no link.
 pub type SourcedEvent = (Option<EventSource>, ConductorEvent);
 
 #[derive(Clone)]
@@ -31,16 +33,16 @@ impl LinkReporter {
         LinkReporter { source, to }
     }
 
-    /// Reports an event. After the conductor's end nobody is interested.
+    /// Reports an event. After the conductor's end the event is lost.
     pub fn report(&self, event: ConductorEvent) {
         let _ = self.to.send((Some(self.source.clone()), event));
     }
 }
 
-/// What links, and the threads that send to them, tell the conductor.
+/// What links, their threads and the control plane report to the conductor.
 #[derive(Debug)]
 pub enum ConductorEvent {
-    /// Something happened to the link, and to no flow of it.
+    /// An event of the link as a whole.
     Link(LinkEvent),
     /// The host accepts a flow that is sent there; or it refuses the flow for this reason, and the flow has ended.
     Answered(FlowName, Result<(), String>),
@@ -48,14 +50,15 @@ pub enum ConductorEvent {
     Closed(FlowName),
     /// The host has acknowledged all messages of a flow that is sent there, and knows that nothing follows.
     Ended(FlowName),
+    /// An encoded [`LinkMessage`](crate::wire::LinkMessage) arrived.
     LinkMessage(Vec<u8>),
-    /// A message that waits for memory may get some now.
+    /// There is memory again for messages that wait for a receive buffer.
     Room,
-    /// Something happened to another host. It comes from no link.
+    /// An event of the control plane. It comes from no link.
     PlaneEvent(PlaneEvent),
-    /// All flows of a group begin, one for each publisher.
+    /// The host has opened all flows of a group, one for each publisher.
     Opened(Vec<(FlowName, FlowDescription)>),
-    /// Messages have passed here, and their origins wait to learn that.
+    /// A delivered position has risen that has to be confirmed to an origin.
     Progress,
     /// A message of a flow in transit was sent on in part, and then arrived again: the number of its `Transit`.
     TransitBroken(u64),

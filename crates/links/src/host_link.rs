@@ -1,18 +1,18 @@
-//! The link with a host, as topics use it. It names flows as control messages do, and goes on when the host restarts.
+//! The link with a host, as topics use it. It knows flows by their names, and survives restarts of the host.
 //!
-//! The link's machine retains messages until they are acknowledged, and never gives one up. What it does not know is here:
+//! The link's machine retains messages until they are acknowledged, and never gives one up. This module adds:
 //!
 //! - *Names.* A [`FlowName`] is the same for both hosts, while each end numbers its flows. OPEN carries the name, and the description.
 //! - *Groups.* Flows that begin together are one [`Group`], so that the receiver knows all of them before it takes messages.
 //! - *Restart.* When the host restarts, all flows are opened again, each stream as one group.
-//! - *Successors.* A flow that another flow of the same publisher replaces is closed when the host has accepted that one. If CLOSE arrived
-//!   first, the publisher that stands for it there would end, and another would begin.
-//! - *Outage.* A host without lanes for `outage_ms` gets nothing of what was retained. Before that, a reliable flow retains no more than
-//!   `outage_max`, and a best-effort one its newest message.
-//! - *Back-pressure.* A reliable flow holds its sender back at `in_flight_max`; a best-effort one gives up its oldest message instead,
-//!   of those of which no byte is on its way.
+//! - *Successors.* A flow that another flow of the same publisher replaces, its successor, is closed when the host has accepted the
+//!   successor. If CLOSE arrived first, the landing there would end, and another would begin.
+//! - *Outage.* Messages that are retained for a host without lanes are dropped after `outage_ms`. Until then, a reliable flow retains no
+//!   more than `outage_max`, and a best-effort one its newest message.
+//! - *Back-pressure.* A reliable flow back-pressures its sender at `in_flight_max`; a best-effort one instead gives up its oldest
+//!   message of which no byte is on its way.
 //!
-//! **Locks.** The link's comes first, then `Sending`; neither is held while topics learn what happened.
+//! **Locks.** The link's lock is taken before that of `Sending`; neither is held while an event is reported.
 
 use crate::counts::HostCounts;
 use crate::event::ConductorEvent;
@@ -34,20 +34,24 @@ use std::time::{Duration, Instant};
 /// Flows of a stream that are opened in one step: the receiver takes messages of none before it knows all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
-    /// No other group of this link has it.
+    /// The group's number, which no other group of this link has.
     pub number: u32,
+    /// How many flows the group has, at least 1.
     pub flows: u16,
 }
 
+/// A flow to open.
 pub struct NewFlow {
     pub flow: FlowName,
+    /// The most bytes that the flow may retain.
     pub retained_max: u64,
     pub description: Arc<FlowDescription>,
-    /// The host sends its messages on. Its next life needs more of them than the flow retains, so another flow takes this one's place.
+    /// Whether the host forwards the messages. Its next life needs more of them than this flow retains, so after a restart another flow
+    /// replaces this one.
     pub leads_on: bool,
 }
 
-/// What OPEN carries: the flow's name, its group, and its own description.
+/// The description in OPEN: the flow's name, its group, and the encoded [`FlowDescription`].
 fn encode_open(flow: FlowName, group: Group, description: &[u8]) -> Option<Description> {
     let mut to = postcard::to_stdvec(&(flow, group)).ok()?;
     to.extend(description);
@@ -59,7 +63,7 @@ pub fn decode_open(from: &[u8]) -> Option<(FlowName, Group, &[u8])> {
     (group.flows > 0).then_some((flow, group, rest))
 }
 
-/// Where messages from a host arrive, the listener for events, which does not block, and the host's counts.
+/// The receiver of a host's messages, the listener for events, which must not block, and the host's counts.
 pub type LinkEnds = (
     Arc<dyn FlowReceiver>,
     Box<dyn Fn(ConductorEvent) + Send + Sync>,
@@ -69,20 +73,22 @@ pub type LinkEnds = (
 /// How long messages are retained, and how many.
 #[derive(Clone, Copy, Debug)]
 pub struct RetainLimits {
-    /// Bytes of a flow, as long as the host has lanes.
+    /// The most bytes that a flow retains while the host has lanes.
     pub in_flight_max: u64,
+    /// The most bytes that a reliable flow retains while the host has none.
     pub outage_max: u64,
-    /// A host that has no lanes for so long gets nothing of what was retained.
+    /// How long messages are retained for a host without lanes.
     pub outage: Duration,
 }
 
+/// What became of a message that was offered to a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// It is retained until it is acknowledged or given up.
+    /// The link retains it until it is acknowledged or given up.
     Taken,
-    /// Not now: a reliable publisher waits.
+    /// There is no room now; the message of a reliable flow waits.
     Full,
-    /// Never: the flow is closed, there is no room for a best-effort message, or the message is empty, too large or too late.
+    /// It is not sent: the flow is closed, there is no room for a best-effort message, or the message is empty, too large or too late.
     Never,
 }
 
@@ -94,18 +100,21 @@ pub struct HostLink {
     pub limits: RetainLimits,
 }
 
+/// A flow that is sent to the host.
 struct SentFlow {
+    /// The number by which this end of the link knows the flow.
     id: FlowId,
     of: NewFlow,
     is_accepted: bool,
     is_closing: bool,
-    /// It closes when the host has answered to this flow.
+    /// The flow that replaces this one, which closes when the host has answered to that. None: it does not wait for one.
     successor: Option<FlowName>,
-    /// What it retains is sent in another stream, too.
+    /// Whether another stream sends the retained messages, too: then dropping them loses nothing.
     is_replaced: bool,
 }
 
 impl SentFlow {
+    /// Counts messages that were dropped, unless another stream sends them.
     fn gave_up(&self, messages: usize, counts: &HostCounts) {
         if messages > 0 && !self.is_replaced {
             let messages = messages as u64;
@@ -120,8 +129,9 @@ impl SentFlow {
 struct Sending {
     flows: BTreeMap<FlowName, SentFlow>,
     names: HashMap<FlowId, FlowName>,
+    /// Since when the link has no lanes. None: it has some.
     down_since: Option<Instant>,
-    /// The last group that was opened.
+    /// The number of the last group that was opened.
     groups: u32,
 }
 
@@ -134,7 +144,7 @@ impl Sending {
         }
     }
 
-    /// The flow that replaces one, if the host has not answered to it yet.
+    /// An open flow of the same publisher to which the host has not answered yet: it replaces this one.
     fn successor(&self, flow: FlowName) -> Option<FlowName> {
         let replaces = |(other, sent): &(&FlowName, &SentFlow)| {
             let is_other = **other != flow && other.publisher == flow.publisher;
@@ -144,7 +154,7 @@ impl Sending {
         flows.find(replaces).map(|(successor, _)| *successor)
     }
 
-    /// The host has answered to a flow, or never will: those that it replaces are closed. None: to all flows.
+    /// Closes the flows that `successor` replaces: the host has answered to it, or never will. None: closes all that wait for a successor.
     fn close_replaced(&mut self, successor: Option<FlowName>, link: &mut LinkMachine) {
         for sent in self.flows.values_mut() {
             let is_due = |of: &mut FlowName| successor.is_none_or(|answered| answered == *of);
@@ -154,8 +164,8 @@ impl Sending {
         }
     }
 
-    /// Without lanes, cuts flows that close and were replaced: otherwise they would retain what goes another way until the host is linked
-    /// again. The caller drops the result without locks.
+    /// Without lanes, cuts closing flows that were replaced: otherwise they would retain messages that go by another route until the host
+    /// is linked again. The caller drops the result without locks.
     fn cut_replaced(&mut self, link: &mut LinkMachine) -> Vec<Arc<dyn Payload>> {
         if link.has_lanes() {
             return Vec::new();
@@ -163,7 +173,7 @@ impl Sending {
         let closing = self.flows.iter().filter(|(_, sent)| sent.is_closing);
         let closing: BTreeSet<FlowName> = closing.map(|(flow, _)| *flow).collect();
         let flows = self.flows.values_mut().filter(|sent| {
-            // Its end must not arrive before its host has answered to the successor: the publisher there would leave.
+            // The flow's end must not arrive before the host has answered to the successor: the landing there would end.
             let has_successor = sent.successor.is_some_and(|of| !closing.contains(&of));
             sent.is_closing && sent.is_replaced && !has_successor
         });
@@ -174,7 +184,7 @@ impl Sending {
         dropped.collect()
     }
 
-    /// Opens flows again for the host's next life, but for those that lead on. The caller drops the result without locks.
+    /// Opens flows again for the host's next life, except those that the host forwards. The caller drops the result without locks.
     fn begin_again(&mut self, link: &mut LinkMachine) -> Vec<Arc<dyn Payload>> {
         self.close_replaced(None, link);
         let mut dropped = Vec::new();
@@ -205,10 +215,10 @@ impl Sending {
         dropped
     }
 
-    /// Ends a flow that the host has not heard of.
+    /// Ends a flow that the host's current life does not know.
     fn cut(&mut self, flow: FlowName, link: &mut LinkMachine) -> Vec<Arc<dyn Payload>> {
         let sent = self.flows.remove(&flow);
-        // No answer to it will come.
+        // The host will not answer to this flow, so flows that it replaces need not wait.
         self.close_replaced(Some(flow), link);
         sent.map_or_else(Vec::new, |sent| {
             self.names.remove(&sent.id);
@@ -303,17 +313,17 @@ impl HostLink {
         Ok(HostLink { link, user, limits })
     }
 
-    /// What the control plane says of the host.
+    /// Sets the host's life and address, as the control plane reported them.
     pub fn set_peer(&self, peer: Peer) -> Result<(), EndpointError> {
         self.link.set_peer(peer)
     }
 
-    /// Has lanes write what was sent.
+    /// Makes lanes write all messages that were sent so far.
     pub fn settle(&self) {
         self.link.settle();
     }
 
-    /// There may be receive buffers again.
+    /// Call when there may be receive buffers again: the link asks again for messages that found none.
     pub fn buffer_free(&self) {
         self.link.buffer_free();
     }
@@ -322,12 +332,12 @@ impl HostLink {
         self.link.status()
     }
 
-    /// Ends its lanes, and waits for their threads.
+    /// Ends the lanes, and waits for their threads.
     pub fn close(&self) {
         self.link.close();
     }
 
-    /// Bytes of the longest message that can be in flight, and is kept for a host that is away for a while; and the key that says so.
+    /// Bytes of the longest message that `limits` allow both in flight and during an outage, and the key of the limit that is lower.
     pub fn longest(&self) -> (u64, &'static str) {
         let keys = [
             (self.limits.in_flight_max, "links.in_flight_max"),
@@ -336,12 +346,13 @@ impl HostLink {
         keys.into_iter().min().expect("there are two")
     }
 
-    /// Says something to the host, in its turn. A host that restarts does not hear what it had not heard. False: too much waits.
+    /// Sends an encoded control message to the host, in order. When the host restarts, the link drops those that it had not received.
+    /// False: too many bytes are unacknowledged.
     pub fn say(&self, said: Vec<u8>) -> bool {
         self.link.change(|link| link.say(Arc::new(said)))
     }
 
-    /// Begins flows of one stream as a group, but for those that are there. Their messages may have any numbers.
+    /// Opens flows of one stream as a group, except those that are open already. Their first messages may have any sequence.
     pub fn open(&self, mut flows: Vec<NewFlow>) {
         self.link.change(|link| {
             let mut sending = lock(&self.user.sending);
@@ -373,9 +384,9 @@ impl HostLink {
         });
     }
 
-    /// Sends a message without blocking: once it is taken, it leaves with [`settle`](LinkRuntime::settle). Sequences ascend, and the host
-    /// misses those that are left out. `reliable`: without room it is refused ([`Sent::Full`]); others are given up for it only while the host
-    /// has no lanes.
+    /// Sends a message, without blocking. Lanes write it after [`settle`](LinkRuntime::settle). Sequences ascend; the host misses those
+    /// that are left out. Without room, the flow gives up its oldest messages of which no byte was sent; but a reliable flow with lanes
+    /// gives up none. If there is still no room, a reliable message waits ([`Sent::Full`]), and another is dropped ([`Sent::Never`]).
     pub fn send(
         &self,
         (flow, reliable): (FlowName, bool),
@@ -437,12 +448,12 @@ impl HostLink {
         })
     }
 
-    /// So many bytes of a message that was sent while it grew are there now; see [`Payload::ready`].
+    /// Records that the first `ready` bytes of a message that is sent while it grows are complete; see [`Payload::ready`].
     pub fn ready(&self, flow: FlowName, sequence: u64, ready: u64) {
         self.change(flow, |link, sent| link.ready(sent.id, sequence, ready));
     }
 
-    /// A message that was sent while it grew never will be complete: the host misses it. A complete one goes on.
+    /// Gives up a message that was sent while it grew and will never be complete: the host misses it. Leaves a complete one alone.
     pub fn give_up(&self, flow: FlowName, sequence: u64) {
         let given_up = self.change(flow, |link, sent| {
             let of = link.sent(sent.id);
@@ -460,13 +471,13 @@ impl HostLink {
         })
     }
 
-    /// The host misses the messages of a flow below this one that were not sent.
+    /// Tells the host that it misses the messages of a flow below `next` that were not sent.
     pub fn skip(&self, flow: FlowName, next: u64) {
         self.change(flow, |link, sent| link.skip(sent.id, next));
     }
 
-    /// No message of a flow follows. It closes when the host has answered to the flow that replaces it, and ends when all that it retains
-    /// is acknowledged or given up. One that is cut ends at once; the host misses nothing of it, since the rest comes in another flow.
+    /// Ends a flow: no message follows. It closes when the host has answered to its successor, if there is one, and ends when all messages
+    /// that it retains are acknowledged or given up. `is_cut`: it ends at once; the host misses nothing, since another flow has the rest.
     pub fn end_flow(&self, flow: FlowName, is_cut: bool) {
         let dropped = self.link.change(|link| {
             let mut sending = lock(&self.user.sending);
@@ -491,7 +502,7 @@ impl HostLink {
         drop(dropped);
     }
 
-    /// Gives up all that is retained for a host that has had no lanes for too long. To be called now and then.
+    /// Gives up all messages that are retained for a host that has had no lanes for [`RetainLimits::outage`]. Call it periodically.
     pub fn give_up_outage(&self) {
         let down_since = lock(&self.user.sending).down_since;
         if down_since.is_none_or(|at| at.elapsed() < self.limits.outage) {
@@ -513,7 +524,7 @@ impl HostLink {
         drop(given_up);
     }
 
-    /// What a flow that ends retains is sent in others, which are open.
+    /// Records that other open flows send the messages that a closing flow retains, and drops those if the host has no lanes.
     pub fn replaced(&self, flow: FlowName) {
         let dropped = self.link.change(|link| {
             let mut sending = lock(&self.user.sending);

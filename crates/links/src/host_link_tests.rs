@@ -1,4 +1,4 @@
-//! What a peer says in OPEN, true or not, over links on loopback.
+//! Checks of OPEN from honest and misbehaving peers, over links on loopback.
 
 use super::*;
 use crate::event::SourcedEvent;
@@ -36,7 +36,7 @@ fn limits() -> RetainLimits {
     }
 }
 
-/// The end that listens, of a link with the host of this incarnation, and what it reports.
+/// The listening end of a link with the host of this incarnation, and the events that it reports.
 fn listen(at: &Endpoint, host: u64) -> (HostLink, Receiver<SourcedEvent>, Arc<LinkIngress>) {
     let (to, heard) = channel();
     let landings = LinkIngress::new("peer", to, channel().0, HostCounts::new(None));
@@ -50,7 +50,7 @@ fn listen(at: &Endpoint, host: u64) -> (HostLink, Receiver<SourcedEvent>, Arc<Li
     (link.unwrap(), heard, landings)
 }
 
-/// A host that says what it likes.
+/// The user of a misbehaving host's link.
 struct Liar;
 
 impl LinkUser for Liar {}
@@ -87,7 +87,7 @@ fn liar(own: u64, to: &Endpoint, lies: &[Description]) -> (Endpoint, Link) {
     (at, link)
 }
 
-/// From a host to others.
+/// A tree from a host to others, which are its reliable children.
 fn tree(root: &str, ends: &[&str]) -> Tree {
     let mut tree = Tree::new(root);
     for end in ends {
@@ -148,7 +148,7 @@ fn is_violation(heard: ConductorEvent) -> Option<()> {
     }
 }
 
-/// The publishers of a group that begins.
+/// The publishers of a group that was opened. None: it is another event.
 fn opened(heard: ConductorEvent) -> Option<Vec<u64>> {
     let ConductorEvent::Opened(flows) = heard else {
         return None;
@@ -169,7 +169,7 @@ fn a_description_that_lies_is_none() {
         assert!(cut.is_err(), "{length}");
     }
     assert!(FlowDescription::decode(5, &[&bytes[..], &[0]].concat()).is_err());
-    // The topic's length, and the kind of history.
+    // Changes the topic's length, and the kind of history.
     let kind = 1 + described().topic.len();
     for (at, byte) in [(0, 0), (0, 0x7f), (0, 0xff), (kind, 7), (kind, 0xff)] {
         let mut lie = bytes.clone();
@@ -230,14 +230,14 @@ fn a_host_that_lies_in_open_is_disconnected_and_harms_nobody_else() {
         flows: 0,
     };
     let lies: Vec<Vec<Description>> = vec![
-        // It does not name a flow.
+        // The description names no flow.
         vec![Description::new(&[0xff; 21]).unwrap()],
         vec![Description::default()],
-        // Of a group without flows.
+        // The group has no flows.
         vec![all(&honest, flow(5), none)],
-        // It does not describe it.
+        // The description of the flow is cut.
         vec![all(&honest[..honest.len() - 1], flow(5), alone())],
-        // Its publisher has a flow.
+        // The flow is open already.
         vec![
             all(&honest, flow(5), alone()),
             all(&honest, flow(5), alone()),
@@ -262,7 +262,7 @@ fn a_host_that_lies_in_open_is_disconnected_and_harms_nobody_else() {
         let (link, of_liar, _) = listen(&victim, own);
         let liar = liar(own, &victim, lie);
         wait(&of_liar, is_violation);
-        // Another host's link does not notice.
+        // Another host's link is not affected.
         open(own);
         assert_eq!(wait(&heard, opened), [own]);
         link.close();
@@ -284,7 +284,7 @@ fn a_group_that_does_not_come_whole_delays_its_own_flows_only() {
     let whole = encode_open(flow(6), alone(), &honest).unwrap();
     let (_at, liar) = liar(2, &victim, &[half, whole]);
     assert_eq!(wait(&heard, opened), [6]);
-    // The rest of it.
+    // The rest of the first group.
     let rest = encode_open(flow(8), two, &honest).unwrap();
     liar.change(|link| link.open(0, rest)).unwrap();
     assert_eq!(wait(&heard, opened), [5, 8]);
@@ -312,7 +312,7 @@ fn flows_that_are_opened_together_are_one_group_and_again_after_a_restart() {
     groups.iter_mut().for_each(|group| group.sort_unstable());
     groups.sort();
     assert_eq!(groups, [vec![1, 2, 3], vec![4]]);
-    // A refused flow has ended, and may begin again.
+    // A refused flow has ended, and may be opened again.
     landings.answer(flow(4), Err("a rule".to_owned()));
     link.buffer_free();
     let refused = wait(&answers, |heard| match heard {
@@ -322,7 +322,7 @@ fn flows_that_are_opened_together_are_one_group_and_again_after_a_restart() {
     assert_eq!(refused, (flow(4), "a rule".to_owned()));
     from.open(vec![new(4)]);
     assert_eq!(wait(&heard, opened), [4]);
-    // The receiver is another life: the groups are the streams' flows.
+    // The receiver restarts: each stream's flows are opened as one group.
     drop((link, at));
     let other = endpoint(3);
     let (_link, heard, _) = listen(&other, 2);
@@ -377,7 +377,7 @@ fn a_link_that_was_replaced_is_out_of_date() {
     let (old, new) = (source(&first), source(&second));
     assert!(first.reporter.source == old && second.reporter.source == new);
     assert!(second.reporter.source != old && first.reporter.source != new);
-    // The counts go on.
+    // The counts continue.
     assert_eq!(second.counts.connects.load(Ordering::Relaxed), 2);
 }
 
@@ -416,7 +416,7 @@ fn a_best_effort_flow_keeps_only_its_newest_message_while_the_host_is_away() {
     let counts = &quiet.counts;
     assert_eq!(counts.given_up.load(Ordering::Relaxed), 9);
     assert_eq!(counts.issues.rows(1)[0].gave_up, 9);
-    // What comes in another stream is not given up.
+    // A message that another stream sends does not count as given up.
     link.replaced(flow(1));
     let payload = Arc::new(vec![0_u8; 100]);
     link.send((flow(1), false), 10, payload, Description::default());

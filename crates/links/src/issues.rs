@@ -1,4 +1,4 @@
-//! What did not come across between this host and another, by topic: for `rgaps peers` and the log.
+//! Counts messages that were lost or refused between this host and another, by topics: for `rgaps peers` and the log.
 
 use crate::lock;
 use crate::wire::clip;
@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Topics that are remembered of a host; of others only the sum.
+/// How many topics are remembered for a host. Messages of further topics are not counted here.
 const MAX_TOPICS: usize = 1024;
-/// How often the log says of a topic that messages were missed: they may be all of a fast publisher's.
+/// Least time between two log lines about missed messages of a topic: a fast publisher may lose many.
 const SAY: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
@@ -18,8 +18,9 @@ pub struct TopicIssues(Mutex<BTreeMap<String, TopicIssue>>);
 #[derive(Default)]
 struct TopicIssue {
     row: PeerTopic,
-    /// What was missed since the log said so, and when that was.
+    /// How many messages were missed since the last log line about missed messages.
     unsaid: u64,
+    /// When that line was logged. None: never.
     logged: Option<Instant>,
 }
 
@@ -38,7 +39,7 @@ impl TopicIssues {
         self.note(topic, |note| note.row.gave_up += messages);
     }
 
-    /// Counts messages of that host that never came. Now and then it logs how many there were since the last time, and returns that.
+    /// Counts messages of the other host that never came. If a log line is due, logs and returns how many there were since the last one.
     pub fn missed(&self, topic: &str, messages: u64) -> Option<u64> {
         let mut unsaid = None;
         self.note(topic, |note| {
@@ -55,7 +56,7 @@ impl TopicIssues {
         unsaid
     }
 
-    /// Counts what that host did, or this one would have done, against the rules. Returns whether this reason is new.
+    /// Counts messages of a topic that were refused, and records why. Returns whether the reason is new.
     pub fn refused(&self, topic: &str, times: u64, why: &str) -> bool {
         let why = clip(why);
         let mut is_new = false;
@@ -67,7 +68,7 @@ impl TopicIssues {
         is_new
     }
 
-    /// The same; if the reason is new, the log says what does not happen.
+    /// Like [`refused`](Self::refused). If the reason is new, also logs it after `what`, which names the consequence.
     pub fn warn_refused(&self, topic: &str, times: u64, what: &str, why: &str) {
         if self.refused(topic, times, why) {
             tracing::warn!(topic, "{what}: {why}");
@@ -81,7 +82,7 @@ impl TopicIssues {
         }
     }
 
-    /// So many of them at most: those with the most first.
+    /// The rows of at most so many topics, those with the most messages first.
     pub fn rows(&self, most: usize) -> Vec<PeerTopic> {
         let issues = lock(&self.0);
         let lost = |row: &PeerTopic| row.gave_up + row.missed + row.refused;

@@ -4,59 +4,59 @@
 //! rgaps/<realm>/node/<host>/<incarnation>/<protocol>
 //! rgaps/<realm>/meet/<host>/<incarnation>          queries: lanes' address and key
 //! ```
-//! What other hosts declare is an allegation: it is checked here, and what does not fit is no key of ours.
+//! Other hosts' keys are checked here. A key that does not parse is ignored.
 
 use rgaps_client::links::Demand;
 use rgaps_session::MAX_HOST_NAME;
 use serde::{Deserialize, Serialize};
 
-/// Version of all that hosts say to each other: these keys, the meeting, and what is said over links.
+/// Version of everything that hosts exchange: these keys, queries for addresses, and the messages over links.
 pub const PLANE_VERSION: u32 = 9;
-/// Subscribers of a topic on a host that are believed at most.
+/// The most subscribers of a topic that a host may claim to have.
 pub const MAX_WANTED: u32 = 1 << 16;
 
-/// Another host, or this one: its name, and which life of its links.
+/// One life of a host: the time between a start of its links and their end.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HostLife {
-    /// Its name.
+    /// The host's name.
     pub host: String,
-    /// When it began, in nanoseconds of its wall clock, never 0: later lives have higher numbers.
+    /// When the life began, in nanoseconds of the host's wall clock; never 0. Later lives have higher numbers.
     pub incarnation: u64,
 }
 
-/// What a host's subscribers of a topic ask for.
+/// What a host's subscribers to a topic ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopicInterest {
-    /// How many there are.
+    /// How many subscribers the host has.
     pub subscribers: u32,
-    /// All that any of them asks for.
+    /// The strongest demand of any of them, member by member.
     pub demand: Demand,
 }
 
-/// The token of a host that is there. A host that asks another for its lanes sends its own.
+/// The liveliness token of a host. A host that asks another for the address of its lanes sends its token along.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Token {
-    /// The version that it speaks.
+pub struct HostToken {
+    /// The [`PLANE_VERSION`] that the host speaks.
     pub protocol: u32,
-    /// The host.
+    /// The host and its life.
     pub node: HostLife,
 }
 
-impl Token {
+impl HostToken {
     /// The token's key.
     pub fn key(&self, realm: &str) -> String {
         format!("{}/{}", self.node.key(realm, "node"), self.protocol)
     }
 
-    /// What a key of this realm says; none: it is no token.
-    pub fn parse(realm: &str, key: &str) -> Option<Token> {
+    /// Parses a key of this realm. None: it is no token.
+    pub fn parse(realm: &str, key: &str) -> Option<HostToken> {
         let rest = key.strip_prefix("rgaps/")?.strip_prefix(realm)?;
         let mut parts = rest.strip_prefix("/node/")?.split('/');
         let host = parts.next().filter(|host| is_host(host))?.to_owned();
         let incarnation = u64::from_str_radix(parts.next()?, 16).ok()?;
         let protocol = parts.next()?.parse().ok()?;
         let node = HostLife { host, incarnation };
-        (parts.next().is_none() && incarnation != 0).then_some(Token { node, protocol })
+        (parts.next().is_none() && incarnation != 0).then_some(HostToken { node, protocol })
     }
 }
 
@@ -71,10 +71,10 @@ impl HostLife {
     }
 }
 
-/// Realm and host of a token, of whichever realm.
+/// The realm and the host of a token of any realm. None: the key is no token.
 pub(crate) fn realm_and_host(key: &str) -> Option<(&str, String)> {
     let realm = key.strip_prefix("rgaps/")?.split('/').next()?;
-    let host = Token::parse(realm, key)?.node.host;
+    let host = HostToken::parse(realm, key)?.node.host;
     Some((realm, host))
 }
 
@@ -94,27 +94,27 @@ pub(crate) fn number_of(name: &str) -> u64 {
 mod tests {
     use super::*;
 
-    fn token() -> Token {
+    fn token() -> HostToken {
         let node = HostLife {
             host: "robot-1".to_owned(),
             incarnation: 0xfeed,
         };
         let protocol = PLANE_VERSION;
-        Token { node, protocol }
+        HostToken { node, protocol }
     }
 
     #[test]
     fn a_token_says_what_it_said() {
         let key = token().key("lab");
         assert_eq!(key, format!("rgaps/lab/node/robot-1/feed/{PLANE_VERSION}"));
-        assert_eq!(Token::parse("lab", &key), Some(token()));
+        assert_eq!(HostToken::parse("lab", &key), Some(token()));
     }
 
     #[test]
     fn another_realm_is_not_heard() {
         let key = token().key("lab");
-        assert_eq!(Token::parse("la", &key), None);
-        assert_eq!(Token::parse("lab2", &key), None);
+        assert_eq!(HostToken::parse("la", &key), None);
+        assert_eq!(HostToken::parse("lab2", &key), None);
         let robot = "robot-1".to_owned();
         assert_eq!(realm_and_host(&key), Some(("lab", robot)));
         assert_eq!(realm_and_host("rgaps/lab/meet/robot-1/feed"), None);
@@ -133,8 +133,8 @@ mod tests {
             "rgaps/lab/node/a b/1/1",
             "rgaps/lab/else/a/1/1",
         ] {
-            assert_eq!(Token::parse("lab", key), None, "{key}");
+            assert_eq!(HostToken::parse("lab", key), None, "{key}");
         }
-        assert!(Token::parse("lab", "rgaps/lab/node/a/1/1").is_some());
+        assert!(HostToken::parse("lab", "rgaps/lab/node/a/1/1").is_some());
     }
 }

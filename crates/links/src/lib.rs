@@ -1,10 +1,10 @@
-//! The links of a host: carries topics between the hosts of a realm.
+//! The links of a host, which carry topics between the hosts of a realm.
 //!
-//! The process `rgaps-links` is a client of the daemon. It has *one* subscriber per topic, however many hosts want it, and
-//! holds a sample where it is until each of those hosts has acknowledged it. For each publisher of another host it has a publisher here:
-//! messages land in its loans, are published once, and fan out without copies. Hosts find each other over Zenoh ([`control_plane`]);
-//! messages, routes and interest go through lanes (`rgaps-transport`, `rgaps-routing`). A message for hosts behind this one goes on while
-//! it arrives, over a tree that its origin names. See `docs/decisions/0016-links-process.md`, `0018-relay.md` and `0038-house.md`.
+//! The process `rgaps-links` is a client of the daemon. It has *one* subscriber per topic, however many hosts want the topic, and
+//! holds each sample in its block until all of those hosts have acknowledged it. For each publisher of another host it has a publisher
+//! here: messages land in its loans, are published once, and fan out without copies. Hosts find each other over Zenoh
+//! ([`control_plane`]); messages, routes and interest go through lanes (`rgaps-transport`, `rgaps-routing`). A host forwards a message
+//! while it arrives, along a tree that the origin names. See `docs/decisions/0016-links-process.md`, `0018-relay.md` and `0038-house.md`.
 #![warn(clippy::too_many_lines)]
 #![deny(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! The process with a host's links to other hosts. The daemon starts it where `links.enabled` is set, and
-//! it ends with the daemon. `rgaps bridge` starts it, too, as a bridge, since both need Zenoh.
+//! The process with a host's links to other hosts. The daemon starts it if `links.enabled` is set, and it ends with the
+//! daemon. `rgaps bridge` starts this program as a bridge, so that no other program contains Zenoh.
 #![warn(clippy::too_many_lines)]
 #![forbid(unsafe_code)]
 
@@ -53,7 +53,7 @@ fn run() -> anyhow::Result<ExitCode> {
     if let Some(Command::Bridge(bridge)) = &arguments.command {
         return Ok(rgaps_bridge::run(bridge, config));
     }
-    // Zenoh says much that is of no interest to those who only use it.
+    // Of Zenoh's log lines, only errors interest users of rgaps.
     start_log(&format!("zenoh=error,{}", config.log), config.log_format)
         .with_context(|| format!("log = {:?} is no filter", config.log))?;
     let stop = Arc::new(AtomicBool::new(false));

@@ -1,33 +1,37 @@
-//! How hosts reach each other, and what they want: [`rgaps_routing::Router`] as links use it, by the names of hosts and by what they want.
+//! Routes between hosts and their interest in topics: wraps [`rgaps_routing::Router`], which knows hosts only as numbers and interest as
+//! bytes.
 //!
 //! Withdrawn interest stays for [`WITHDRAWN_FOR`], since subscribers are back a moment after their daemon restarts. The network
 //! forgets a host that cannot be reached for `outage_ms`.
 //!
-//! A hash of its name numbers each host. The network does no I/O: [`Network::poll`] has what is to be sent.
+//! A host's number is a hash of its name. The network does no I/O: [`Network::poll`] returns the messages to send.
 
 use crate::keys::{number_of, HostLife, TopicInterest, MAX_WANTED};
 use crate::wire::{clip, exactly, LinkMessage};
 use anyhow::{ensure, Context};
 use rgaps_routing::{
     build, ControlMessage, Datagram, FlowName, HostId, Life, Load, Path, Received, Router,
-    RouterFrame, Time, Tree, MAX_TOPICS,
+    RouterFrame, StreamHealth, Time, Tree, MAX_TOPICS,
 };
 use rgaps_session::check_topic_name;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+/// How long a host's interest stays after it was withdrawn.
 const WITHDRAWN_FOR: Duration = Duration::from_secs(1);
 
-/// A host that reaches others, and is reached.
+/// This host's view of the network.
 pub struct Network {
     own: HostId,
+    /// The origin of the router's clock.
     start: Instant,
+    /// Names of all hosts that the router knows or advertised.
     names: BTreeMap<HostId, String>,
     router: Router,
     wants: BTreeMap<HostId, BTreeMap<String, KnownWant>>,
 }
 
-/// What a host wants of a topic, and since when it no longer wants it.
+/// What a host wants of a topic. `withdrawn`: since when it does not want the topic; None: it does.
 struct KnownWant {
     want: TopicInterest,
     withdrawn: Option<Instant>,
@@ -72,7 +76,7 @@ impl Network {
         self.router.lanes_lost(id(host), now);
     }
 
-    /// The host has another link machine, and knows nothing of what it was sent.
+    /// Call when a host restarted its end of the link: it does not know what it was sent.
     pub fn link_restarted(&mut self, host: &str) {
         self.router.link_restarted(id(host));
     }
@@ -81,7 +85,7 @@ impl Network {
         self.router.link_ended(id(host));
     }
 
-    /// A neighbour advertises all its paths.
+    /// Takes over the paths that a neighbour advertises, which are all that it has.
     pub fn advertised(&mut self, from: &str, paths: &[Vec<HostLife>]) -> anyhow::Result<()> {
         let used: BTreeSet<HostId> = self.router.advertised_hosts().collect();
         let (own, known) = (self.own, self.router.paths());
@@ -112,7 +116,7 @@ impl Network {
         Ok(())
     }
 
-    /// Takes what another host sends over a control channel, or finds out where it goes on to. `relays`: this host forwards.
+    /// Handles a datagram of a control channel, or returns the neighbour to forward it to. `relays`: this host forwards.
     pub fn receive(&mut self, datagram: Datagram, relays: bool) -> anyhow::Result<Received> {
         let now = self.now();
         let received = self.router.receive(datagram, relays, now);
@@ -126,7 +130,7 @@ impl Network {
         self.names.get(&host)
     }
 
-    /// Takes over what a host wants now. What it does not want any more stays for a moment.
+    /// Takes over what a host wants. Withdrawn interest stays for [`WITHDRAWN_FOR`].
     fn note_wants(&mut self, host: HostId) -> anyhow::Result<()> {
         let wants = self.router.wants(host).map(|host| &host.wants);
         let known = self.wants.entry(host).or_default();
@@ -145,18 +149,18 @@ impl Network {
         Ok(())
     }
 
-    /// Tells a flow's origin how far its messages are here.
+    /// Confirms to a flow's origin that all its messages below `next` were delivered here or never come.
     pub fn confirm(&mut self, origin: &str, flow: FlowName, next: u64) {
         let confirm = ControlMessage::Confirm { flow, next };
         self.router.say(id(origin), confirm);
     }
 
-    /// Whether little waits to be said to a host.
+    /// Whether the control channel to a host has room: few messages wait in it.
     pub fn has_room(&self, host: &str) -> bool {
         self.router.has_room(id(host))
     }
 
-    /// Tells a flow's origin why its messages do not come to a host.
+    /// Tells a flow's origin why its messages do not get to a host.
     pub fn refuse(&mut self, origin: &str, flow: FlowName, (host, why): (&str, &str)) {
         let refused = ControlMessage::Refused {
             flow,
@@ -166,16 +170,17 @@ impl Network {
         self.router.say(id(origin), refused);
     }
 
-    /// Hosts that may not have what was said to them before; each once.
+    /// Hosts that may have lost what this host told them before. Each is returned once.
     pub fn take_renewed(&mut self) -> BTreeSet<HostId> {
         self.router.take_renewed()
     }
 
+    /// The life of a host that is reached now. None: there is no path to it.
     pub fn incarnation(&self, host: &str) -> Option<u64> {
         Some(self.router.paths().path(id(host))?.end().incarnation)
     }
 
-    /// What is to be sent to which neighbours now. `relays`: this host forwards, and says so.
+    /// The messages to send to neighbours now. `relays`: this host forwards, and advertises that.
     pub fn poll(&mut self, relays: bool) -> Vec<(String, LinkMessage)> {
         let now = self.now();
         self.router.tick(now);
@@ -203,13 +208,13 @@ impl Network {
         nodes.collect()
     }
 
-    /// Changes what this host wants of a topic; none: nothing any more.
+    /// Sets what this host wants of a topic. None: it does not want the topic.
     fn want(&mut self, topic: &str, want: Option<TopicInterest>) {
         let want = want.map(|want| encode_want(want).into());
         self.router.want(topic, want);
     }
 
-    /// This host wants these topics, and no others.
+    /// Sets the topics that this host wants.
     pub fn set_wants(&mut self, wants: BTreeMap<&str, TopicInterest>) {
         let own: Vec<Box<str>> = self.router.own_wants().keys().cloned().collect();
         for topic in own.iter().filter(|topic| !wants.contains_key(&topic[..])) {
@@ -220,9 +225,19 @@ impl Network {
         }
     }
 
-    /// It rises whenever routes may have changed.
+    /// A number that rises whenever routes may have changed.
     pub fn version(&self) -> u64 {
         self.router.paths().version()
+    }
+
+    /// The health of a stream that begins now.
+    pub fn begin_stream(&self) -> StreamHealth {
+        StreamHealth::new(self.version(), self.now())
+    }
+
+    /// Whether another stream has to replace this one now. `is_wanted`: its tree is the planned one, with the same lives.
+    pub fn is_to_be_replaced(&self, stream: &StreamHealth, is_wanted: bool) -> bool {
+        stream.is_to_be_replaced(is_wanted, self.version(), self.now())
     }
 
     pub fn reached(&self) -> impl Iterator<Item = &String> {
@@ -232,7 +247,7 @@ impl Network {
             .filter_map(|path| self.names.get(&path.end().host))
     }
 
-    /// The hosts on the way to another, the next one first, the other one last.
+    /// The hosts on the path to a host: the next hop first, the host itself last.
     pub fn path(&self, host: &str) -> Option<Vec<String>> {
         let lives = self.router.paths().path(id(host))?.lives().iter();
         lives
@@ -240,7 +255,7 @@ impl Network {
             .collect()
     }
 
-    /// The paths of a tree from here to those of these hosts that are reached, as [`Network::path`] has them.
+    /// Builds a tree from here to those of `ends` that are reached. Returns their paths in it, in the form of [`Network::path`].
     pub fn tree_paths<'a>(
         &self,
         ends: impl Iterator<Item = &'a String>,
@@ -271,12 +286,13 @@ impl Network {
         wants.map(|(topic, known)| (topic, &known.want))
     }
 
+    /// Whether this host has got all interest of another.
     pub fn knows_wants(&self, host: &str) -> bool {
         let wants = self.router.wants(id(host));
         wants.is_some_and(|host| host.is_complete)
     }
 
-    /// Forgets withdrawn interest, and hosts but `kept` ones that were not reached for `outage`. Whether anybody wants less now.
+    /// Forgets withdrawn interest, and hosts that were not reached for `outage`, except `kept` ones. Returns whether a host wants less.
     pub fn expire<'a>(&mut self, outage: Duration, kept: impl Iterator<Item = &'a String>) -> bool {
         let kept: BTreeSet<HostId> = kept.map(|host| id(host)).collect();
         let mut is_changed = false;

@@ -23,7 +23,7 @@ fn want(subscribers: u32) -> TopicInterest {
     }
 }
 
-/// Hosts in a row, each linked with the next one.
+/// The networks of hosts in a row, each linked with the next one.
 struct Row(BTreeMap<String, Network>);
 
 impl Row {
@@ -47,7 +47,7 @@ impl Row {
         self.host(host).link_up(to).unwrap();
     }
 
-    /// Paths are used once they are settled.
+    /// Exchanges messages until host `at` has a path to `to`: new paths are used only once they are settled.
     fn settle(&mut self, at: &str, to: &str) {
         let begun = Instant::now();
         while self.0[at].path(to).is_none() {
@@ -57,7 +57,7 @@ impl Row {
         }
     }
 
-    /// Until nobody has anything to say. What is reported of flows, and where.
+    /// Delivers messages until no host has any to send. Returns the reports about flows, each with its receiver and its sender.
     fn exchange(&mut self) -> Vec<(String, HostId, ControlMessage)> {
         let mut reports = Vec::new();
         loop {
@@ -107,7 +107,7 @@ fn neighbours_know_what_each_other_wants() {
     row.exchange();
     assert_eq!(row.wants("a", "b").len(), 2);
     assert_eq!(row.wants("a", "b")["photos"], want(3));
-    // What is withdrawn stays for a moment.
+    // A withdrawn want stays for a moment.
     row.host("b").want("photos", None);
     row.exchange();
     assert_eq!(row.wants("a", "b").len(), 2);
@@ -163,7 +163,7 @@ fn final_hosts_confirm_flows_and_hosts_between_refuse_them_to_their_origin() {
     };
     let mut reports = row.exchange();
     reports.sort_by_key(|(.., report)| *report == refused);
-    // The later confirmation takes the place of the other, which had not left.
+    // The later confirmation replaces the earlier one, which had not been sent.
     let expected = [
         (
             "a".to_owned(),
@@ -190,7 +190,7 @@ fn who_has_a_new_channel_is_to_be_told_everything_again() {
     assert_eq!(row.0["a"].incarnation("b"), Some(2));
 }
 
-/// Nobody else reports a life that ended after the host between had forgotten what it brought there.
+/// The stream's own host must notice this: the host between may have forgotten the flow before the life ended, and so reports nothing.
 #[test]
 fn a_stream_begins_again_for_another_life_of_a_host_behind_the_next_one() {
     let mut network = Network::new(&node("a", 1));
@@ -210,11 +210,11 @@ fn a_stream_begins_again_for_another_life_of_a_host_behind_the_next_one() {
     let mut tree = Tree::new("b");
     tree.add(&["c".to_owned()], Takes::Reliable);
     let stream = OutgoingStream::new(tree.clone(), &network);
-    assert!(!stream.is_to_begin_again(&tree, &network));
+    assert!(!stream.is_to_be_replaced(&tree, &network));
     advertise(&mut network, 2);
-    assert!(stream.is_to_begin_again(&tree, &network));
+    assert!(stream.is_to_be_replaced(&tree, &network));
     let stream = OutgoingStream::new(tree.clone(), &network);
-    assert!(!stream.is_to_begin_again(&tree, &network));
+    assert!(!stream.is_to_be_replaced(&tree, &network));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A thread asks the daemon for memory that messages land in, since that takes as long as the kernel needs to provide the pages.
+//! A thread that asks the daemon for memory in which messages land: the request takes as long as the kernel needs to provide the pages.
 
 use crate::event::ConductorEvent;
 use crate::ingress::{MemoryRequest, RemotePublisher};
@@ -7,10 +7,10 @@ use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How long memory is kept for the message that it was asked for, which may have gone another way.
+/// How long memory is kept for the message that needed it. A message that has come by another route meanwhile never takes it.
 const KEPT: Duration = Duration::from_millis(200);
 
-/// Starts the thread that asks. It ends when nobody can tell it any more what is wanted.
+/// Starts the thread. It ends when all senders of requests are dropped.
 pub fn start() -> std::io::Result<Sender<MemoryRequest>> {
     let (wanted, received) = channel::<MemoryRequest>();
     std::thread::Builder::new()
@@ -20,7 +20,7 @@ pub fn start() -> std::io::Result<Sender<MemoryRequest>> {
 }
 
 fn run(received: &Receiver<MemoryRequest>) {
-    // Those that were given memory, and until when they may keep it.
+    // Landings that got memory, and until when they may keep it.
     let mut given: VecDeque<(Instant, Weak<RemotePublisher>)> = VecDeque::new();
     loop {
         let next = given.front().map(|(until, _)| *until);

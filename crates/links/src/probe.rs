@@ -1,4 +1,4 @@
-//! Why hosts that the configuration names are not linked. Zenoh dials them without end and says little. So while hosts are
+//! Finds out why endpoints of `links.connect` are not reached. Zenoh dials them without end and reports little. So while hosts are
 //! missing, the probe dials each endpoint itself now and then, and asks the hosts that answer for their realms.
 
 use crate::keys::realm_and_host;
@@ -19,20 +19,21 @@ use zenoh::{Session, Wait};
 const LOOK: Duration = Duration::from_secs(2);
 /// How long one endpoint, or the question for realms, may take.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Looks in a row that reach an endpoint without a host before it is reported: Zenoh needs a moment after a cable is back.
+/// An endpoint that accepts connections while Zenoh has no host is reported after so many looks in a row: Zenoh needs a moment after
+/// a cable is back.
 const REACHED: u32 = 3;
 const STRANGE: &str = "it is reached, and nobody who speaks as this host does answers: do both have tls/, or both tcp/?";
 
-/// Looks at endpoints until it is dropped.
+/// Dials endpoints on a thread of its own until it is dropped.
 pub struct Probe {
     shared: Arc<Shared>,
-    // Gone when this is dropped, which ends the thread in its next pause.
+    // Dropping this ends the thread in its next pause.
     _stop: Sender<()>,
 }
 
 struct Shared {
     session: Mutex<Session>,
-    /// This host knows another host of its realm.
+    /// Whether this host knows another host of its realm.
     knows_hosts: AtomicBool,
     /// The endpoints that are not reached, and why.
     board: Mutex<BTreeMap<String, String>>,
@@ -103,7 +104,7 @@ impl Probe {
 struct Prober {
     shared: Arc<Shared>,
     realm: String,
-    /// With the number of looks in a row that reached the endpoint while no host was there.
+    /// Each endpoint, with the number of looks in a row that reached it while Zenoh had no host.
     endpoints: Vec<(String, u32)>,
     tls: Option<Tls>,
 }
@@ -117,7 +118,7 @@ impl Prober {
             false => BTreeMap::new(),
         };
         if self.hosts() != before {
-            // A host came or went meanwhile; the next look is right.
+            // A host connected or left meanwhile, so these findings may be wrong; the next look decides.
             return BTreeMap::new();
         }
         for (endpoint, reached) in &mut self.endpoints {
@@ -152,7 +153,7 @@ impl Prober {
         tried.collect()
     }
 
-    /// Whether a host of another realm answers, in words.
+    /// Asks for hosts of other realms. Returns the reason to report if one answers.
     fn other_realm(&self) -> Option<String> {
         let session = lock(&self.shared.session).clone();
         let tokens = session.liveliness().get("rgaps/*/node/**");
@@ -170,7 +171,7 @@ impl Prober {
 }
 
 fn attempt(endpoint: &str, tls: Option<&Tls>) -> Result<(), String> {
-    // As the configuration's check has it.
+    // The configuration's check accepts only this form.
     let (protocol, address) = endpoint.split_once('/').ok_or("it is no endpoint")?;
     let (host, _) = address.rsplit_once(':').ok_or("it names no port")?;
     let host = host.trim_start_matches('[').trim_end_matches(']');

@@ -23,8 +23,8 @@ pub fn too_long(quota: &Quota, bytes: u64) -> Option<String> {
     is_over.then(|| format!("quota '{name}': message_max: a message of {bytes} bytes"))
 }
 
-/// The bytes that a publisher needs of its quota, of which others have `taken` some. `None`: the quota does not limit that. `Err`: why too few
-/// are left.
+/// The bytes that a publisher needs of its quota, of which others have `taken` some. `None`: the quota does not limit that. `Err`: why
+/// too few are left.
 pub fn part_of(
     quota: &Quota,
     (name, total): Limit,
@@ -46,12 +46,12 @@ pub fn part_of(
     ))
 }
 
-/// The parts of publishers that are sent, by quotas and publishers.
+/// The bytes of quotas that publishers have reserved for messages on their way, by quotas and publishers.
 #[derive(Default)]
 pub struct Staged(BTreeMap<(String, u64), u64>);
 
 impl Staged {
-    /// A publisher's part, which it keeps until it does not [use](Self::set_used) it any more.
+    /// Reserves a publisher's part, which it keeps until it is [not used](Self::set_used) any more.
     pub fn reserve(
         &mut self,
         quota: &Quota,
@@ -69,14 +69,14 @@ impl Staged {
         Ok(bytes)
     }
 
-    /// Only these are used.
+    /// Forgets all parts but these, which are used.
     pub fn set_used(&mut self, used: &BTreeSet<(&str, u64)>) {
         self.0
             .retain(|(name, publisher), _| used.contains(&(&name[..], *publisher)));
     }
 }
 
-/// Whether a topic may have its bytes a second to a host besides the other topics that go there.
+/// Whether the link to a host has room for a topic's rate beside those of the other topics that go there, or why not.
 pub fn check_rate<'a>(
     links: &Links,
     (host, topic): (&str, &str),

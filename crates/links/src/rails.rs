@@ -1,4 +1,4 @@
-//! The host's network cards with RDMA, and the memory that lanes have them know.
+//! The host's network cards with RDMA, and the memory that lanes register with them.
 
 use crate::lock;
 use crate::wire::clip;
@@ -15,28 +15,29 @@ use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
-/// What the cards are to be near.
+/// Which memory the cards should be near.
 #[derive(Clone, Debug, Default)]
 pub struct CardPreference {
-    /// GPUs that messages land on, or else all there are.
+    /// The GPUs on which rules let messages land. Without such rules: all GPUs, or none if pools have no GPU memory.
     pub gpus: Vec<Location>,
+    /// Whether rules let messages land on GPUs: then `gpus` counts before `numa_node`.
     pub lands_on_gpus: bool,
-    /// The NUMA node of the host's memory, if that is configured.
+    /// The configured NUMA node of host memory.
     pub numa_node: Option<u32>,
 }
 
 impl CardPreference {
-    /// How far a port is, for sorting.
+    /// A sort key: smaller for a port that is nearer.
     fn distance(&self, port: &Port) -> (bool, Option<Distance>, bool) {
         let distances = self.gpus.iter().map(|gpu| gpu.distance(&port.location));
         let elsewhere = self.numa_node.is_some() && port.location.numa_node != self.numa_node;
-        // What is configured counts first: where messages land, or else where the host's memory is.
+        // Configured preferences count first: the GPUs of rules, or else the NUMA node of host memory.
         let first = elsewhere && !self.lands_on_gpus;
         (first, distances.min(), elsewhere)
     }
 }
 
-/// The cards, or why there are none.
+/// Opens the cards that lanes use; or says why there are none, which is an error if `links.rdma` is "only".
 pub fn open(links: &Links, near: &CardPreference) -> anyhow::Result<Result<Rdma, String>> {
     if links.rdma == Wanted::Off {
         return Ok(Err("links.rdma is \"off\"".to_owned()));
@@ -85,7 +86,7 @@ pub fn names(rdma: &Rdma) -> String {
     names.join(", ")
 }
 
-/// The ports that lanes use, the best first: those that are named, or those that are up, the nearest first.
+/// The ports that lanes use, the best first: those that the configuration names, or else those that are up, the nearest first.
 fn choose<'a>(
     ports: &'a [Port],
     named: &[String],
@@ -117,9 +118,9 @@ fn choose<'a>(
     Ok(ready)
 }
 
-/// The network cards of this host, if it has any that are used.
+/// The network cards of this host that lanes use.
 pub struct Cards {
-    /// What has them know memory; or why there are none.
+    /// Registers memory with the cards; or the reason why there are none.
     memory: Result<Arc<CardMemory>, String>,
 }
 
@@ -133,7 +134,7 @@ impl Cards {
         self.memory.as_ref().err().map_or("", String::as_str)
     }
 
-    /// Whether they read messages on a GPU, as far as a trial says, which is made once.
+    /// Whether the cards read messages in a GPU's memory, or why not. A trial finds out, once for each GPU.
     pub fn reads(&self, gpu: GpuUuid) -> Result<(), String> {
         match &self.memory {
             Ok(memory) => memory.tried(gpu, Access::LocalRead),
@@ -141,21 +142,21 @@ impl Cards {
         }
     }
 
-    /// Messages on a GPU are not to be read there, for this reason.
+    /// Records why the cards must not read messages in a GPU's memory.
     pub fn reads_not(&self, gpu: GpuUuid, why: &str) {
         if let Ok(memory) = &self.memory {
             lock(&memory.trials).insert((gpu, false), Err(why.to_owned()));
         }
     }
 
-    /// Whether they write messages that land on a GPU, as the last memory there says, or else a trial.
+    /// Whether the cards write messages into a GPU's memory, or why not: by the last registration of such memory, or else a trial.
     pub fn writes(&self, gpu: GpuUuid) -> Result<(), String> {
         let memory = self.memory.as_ref().map_err(String::clone)?;
         let last = lock(&memory.gpus).get(&gpu).cloned();
         last.unwrap_or_else(|| memory.tried(gpu, Access::RemoteWrite))
     }
 
-    /// Whether they know the host's pools as dma-bufs, or why by their addresses. None: no range lies in a dma-buf.
+    /// Whether the host's pools are registered as dma-bufs, or why by their addresses. None: no range lies in a dma-buf.
     pub fn dma_bufs(&self) -> Option<Result<(), String>> {
         lock(&self.memory.as_ref().ok()?.dma_bufs).clone()
     }
@@ -164,13 +165,13 @@ impl Cards {
 /// Registers the host's memory with the cards: segments to read from, and leases, which peers may write as long as they last.
 pub struct CardMemory {
     registrar: Registrar,
-    /// What came of the last range of host memory that lies in one dma-buf.
+    /// The outcome of registering the last range of host memory that lies in one dma-buf. None: there was none.
     dma_bufs: Mutex<Option<Result<(), String>>>,
-    /// Segments are mapped until the process ends.
+    /// Registered segments, which stay mapped until the process ends.
     segments: Mutex<Vec<Registered>>,
-    /// What came of the last memory of each GPU.
+    /// By GPUs, the outcome of registering the last memory there.
     gpus: Mutex<BTreeMap<GpuUuid, Result<(), String>>>,
-    /// What came of a trial with a little memory of each: to read from, or to write to.
+    /// The outcomes of trials with a little memory of each GPU: of reading from it (false), and of writing to it (true).
     trials: Mutex<BTreeMap<(GpuUuid, bool), Result<(), String>>>,
 }
 
@@ -224,7 +225,7 @@ impl CardMemory {
         registered.ok()
     }
 
-    /// As a part of one dma-buf where it is that and the card's driver takes it, else by its address.
+    /// Registers a range as a part of its dma-buf, if it lies in one and the card's driver accepts that; else by its address.
     fn register(&self, range: &MappedRange, access: Access) -> Result<Registered, RdmaError> {
         let memory: Arc<dyn Memory> = Arc::new(Mapped(range.clone()));
         let Some((fd, offset)) = range.dma_buf() else {
@@ -255,7 +256,7 @@ impl CardMemory {
 impl HostMemory for CardMemory {
     fn mapped(&self, range: MappedRange) {
         let registered = self.register(&range, Access::LocalRead);
-        // Kernels before 6.2 or so refuse to pin shared pages that the process cannot write. Once they are pinned, it need not.
+        // Kernels before about 6.2 refuse to pin shared pages that the process cannot write. Pinned pages need not stay writable.
         let registered = registered.or_else(|refused| {
             let again = range.writable_while(|| self.register(&range, Access::LocalRead));
             again.unwrap_or(Err(refused))
@@ -290,7 +291,7 @@ fn reported(range: &MappedRange, registered: Result<Registered, RdmaError>) -> O
     registered.inspect_err(warn).ok()
 }
 
-/// Has the cards know a little memory of a GPU, and gives it back.
+/// Tries to register a little memory of a GPU with the cards, and frees it again.
 fn try_gpu(registrar: &Registrar, gpu: GpuUuid, access: Access) -> anyhow::Result<()> {
     let driver = Driver::load()?;
     let mut source = CudaSource::new(driver.clone(), gpu)?;
@@ -459,7 +460,7 @@ mod tests {
         assert_eq!(chosen(&near), ["far", "next", "host", "node"]);
         near.lands_on_gpus = true;
         assert_eq!(chosen(&near), ["next", "host", "node", "far"]);
-        // What is named is what is used.
+        // Named cards are used in their order, near or not.
         let named = ["soft".to_owned(), "far".to_owned()];
         assert_eq!(names(choose(&ports, &named, &near).unwrap()), named);
     }

@@ -3,15 +3,15 @@
 //! A message is sent when there is any credit, and may leave a debt, so that one larger than the bucket is sent, too. In
 //! any span of time at most `rate * span + bucket + one message` are sent.
 
-/// The bucket holds what comes in this part of a second.
+/// The bucket holds the credit of one second divided by this.
 const BUCKET_PART: u64 = 20;
 const NS: i128 = 1_000_000_000;
 
-/// A share of a link's bytes a second. Time is passed in, and never goes back.
+/// A token bucket. Callers pass the time in nanoseconds; one before the latest adds no credit.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     bytes_s: u64,
-    /// In bytes, times [`NS`].
+    /// In bytes times [`NS`]. Negative: a debt.
     credit: i128,
     at_ns: u64,
 }
@@ -31,6 +31,7 @@ impl Rate {
         i128::from((self.bytes_s / BUCKET_PART).max(1)) * NS
     }
 
+    /// Adds the credit since the last call. Returns whether a message may be sent.
     pub fn is_open(&mut self, now_ns: u64) -> bool {
         let confirmed = now_ns.saturating_sub(self.at_ns);
         self.at_ns = self.at_ns.max(now_ns);
@@ -48,7 +49,7 @@ impl Rate {
 mod tests {
     use super::*;
 
-    /// Sends whatever may go in so many steps; the bytes that went.
+    /// Sends as much as the rate allows at each step. Returns the bytes.
     fn run(rate: &mut Rate, bytes: u64, step_ns: u64, steps: u64) -> u64 {
         let mut went = 0;
         for step in 0..steps {
@@ -85,7 +86,7 @@ mod tests {
             went += 1000;
         }
         assert_eq!(went, 50_000);
-        // Time that goes back is none.
+        // An earlier time adds no credit.
         assert!(!rate.is_open(0));
     }
 }

@@ -1,39 +1,40 @@
-//! Whether another host is there, whether the link with it has lanes, and when it is asked for them.
+//! Whether another host is there, whether the link with it has lanes, and when to ask for its lanes' address.
 
 use crate::control_plane::versions;
-use crate::keys::{HostLife, Token, PLANE_VERSION};
+use crate::keys::{HostLife, HostToken, PLANE_VERSION};
 use crate::wire::clip;
 use rgaps_client::PeerState;
 use std::time::{Duration, Instant};
 
-/// The control plane is opened anew if a host that is there has not answered for so long.
+/// If a host with a token has not answered for this long, the control plane is reopened.
 pub const UNANSWERED_LIMIT: Duration = Duration::from_secs(10);
 
-/// What is known of another host: it has no clock and does nothing.
+/// The state of another host's presence and lanes. It has no clock and does no I/O: callers pass the time.
 #[derive(Debug)]
 pub struct Reach {
     /// The host's last life.
     node: HostLife,
+    /// The [`PLANE_VERSION`] that the host speaks.
     protocol: u32,
-    /// When it was there last: its token came, or it asked for lanes.
+    /// When this host last noticed the other: its token came, or it asked for lanes.
     seen: Instant,
-    /// Since when it is gone.
+    /// Since when the host's token is gone. None: the token is there, or has not come yet.
     lost: Option<Instant>,
-    /// Since when its link has no lanes.
+    /// Since when the link with the host has no lanes. None: it has some.
     away: Option<Instant>,
-    /// When it is asked for its lanes again. None: while it is being asked.
+    /// When to ask the host for its lanes' address again. None: it is being asked.
     ask_at: Option<Instant>,
-    /// Since when it does not answer.
+    /// Since when the host has not answered. None: it has answered the last question.
     unanswered: Option<Instant>,
-    /// It was away for so long that nothing is kept for it.
+    /// Whether the host was away for so long that no messages are kept for it.
     given_up: bool,
-    /// Why there are no lanes.
+    /// Why there are no lanes. Empty: unknown.
     detail: String,
 }
 
 impl Reach {
     /// A host that is there and has no lanes.
-    pub fn new(token: Token, now: Instant) -> Reach {
+    pub fn new(token: HostToken, now: Instant) -> Reach {
         Reach {
             node: token.node,
             protocol: token.protocol,
@@ -47,30 +48,30 @@ impl Reach {
         }
     }
 
-    /// Its token came, or it asked for lanes before its token came.
-    pub fn appeared(&mut self, Token { node, protocol }: Token, now: Instant) {
+    /// Call when the host's token came, or when it asked for lanes before its token came.
+    pub fn appeared(&mut self, HostToken { node, protocol }: HostToken, now: Instant) {
         (self.node, self.protocol) = (node, protocol);
         (self.seen, self.lost, self.unanswered) = (now, None, None);
         self.given_up = false;
         self.ask_at = Some(now);
     }
 
-    /// Its token is gone.
+    /// Call when the host's token is gone.
     pub fn left(&mut self, now: Instant) {
         self.lost = Some(now);
     }
 
-    /// It asked for lanes.
+    /// Call when the host asked for lanes.
     pub fn asked(&mut self, now: Instant) {
         self.seen = now;
     }
 
-    /// It answered.
+    /// Call when the host answered.
     pub fn answered(&mut self) {
         self.unanswered = None;
     }
 
-    /// It did not answer. Whether that has lasted too long.
+    /// Call when the host did not answer. Returns whether that has lasted too long.
     pub fn did_not_answer(&mut self, why: &str, now: Instant) -> bool {
         self.detail = clip(why);
         let since = *self.unanswered.get_or_insert(now);
@@ -81,7 +82,7 @@ impl Reach {
         self.ask_at = Some(at);
     }
 
-    /// There are no lanes for this reason. Whether another one was known.
+    /// Sets why there are no lanes. Returns whether the reason is another one than before.
     pub fn failed(&mut self, why: &str) -> bool {
         let why = clip(why);
         let before = std::mem::replace(&mut self.detail, why);
@@ -97,7 +98,7 @@ impl Reach {
         self.away.get_or_insert(now);
     }
 
-    /// Whether to ask it for its lanes now, `pause` after it was due. `is_linked`: the link is with this life of it.
+    /// Whether to ask the host for its lanes now, `pause` after that was due. `is_linked`: the link leads to this life of the host.
     pub fn ask(&mut self, is_linked: bool, pause: Duration, now: Instant) -> bool {
         let is_due = self.ask_at.is_some_and(|at| now >= at + pause);
         let has_lanes = is_linked && self.is_up();
@@ -108,8 +109,8 @@ impl Reach {
         asks
     }
 
-    /// Whether it is given up now: it was away for longer than `outage`. It is not, as long as there are lanes, whatever the
-    /// control plane says. A token that never came cannot go.
+    /// Gives the host up if it has had neither token nor lanes for longer than `outage`. Returns whether it did now. A host that asked for
+    /// lanes, but whose token never came, counts as gone since it asked.
     pub fn give_up(&mut self, has_token: bool, outage: Duration, now: Instant) -> bool {
         let lost = self.lost.or((!has_token).then_some(self.seen));
         let since = lost.zip(self.away).map(|(lost, away)| lost.max(away));
@@ -145,7 +146,7 @@ impl Reach {
         self.given_up
     }
 
-    /// As it is listed: the state, and why it is not linked. `error`: the link's own reason, which is newer.
+    /// The state for listings, and why the host is not linked. `error`: the link's own reason, which is newer.
     pub fn listed(&self, error: Option<&str>) -> (PeerState, String) {
         let state = match (self.speaks_same(), self.lost, self.is_up()) {
             (false, ..) => PeerState::Refused,
@@ -169,9 +170,9 @@ mod tests {
     const OUTAGE: Duration = Duration::from_secs(30);
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn token(incarnation: u64) -> Token {
+    fn token(incarnation: u64) -> HostToken {
         let host = "there".to_owned();
-        Token {
+        HostToken {
             node: HostLife { host, incarnation },
             protocol: PLANE_VERSION,
         }
@@ -207,7 +208,7 @@ mod tests {
         assert!(!reach.ask(false, Duration::ZERO, now));
         assert_eq!(reach.listed(None).0, PeerState::Lost);
         reach.appeared(
-            Token {
+            HostToken {
                 protocol: PLANE_VERSION + 1,
                 ..token(2)
             },

@@ -1,46 +1,48 @@
-//! Another host as the conductor knows it.
+//! Another host as the conductor knows it: its link, the flows that come from there, and the streams that go there.
 
-use crate::control_plane::random_u64;
-use crate::egress::{FlowLimits, Hold};
+mod outgoing;
+
+pub use self::outgoing::{is_refused_now, FlowAnswer, OutgoingStream};
+
+use crate::counts::HostCounts;
+use crate::egress::Transit;
 use crate::host_link::HostLink;
-use crate::ingress::{LinkIngress, RemotePublisher};
+use crate::ingress::{Bound, LinkIngress, RemotePublisher};
 use crate::keys::HostLife;
-use crate::network::Network;
 use crate::reach::Reach;
-use crate::wire::{clip_to, FlowDescription, LinkMessage, Tree};
-use rgaps_client::{PathKind, PeerRow};
-use rgaps_routing::FlowName;
+use crate::wire::{clip_to, FlowDescription, LinkMessage};
+use rgaps_client::{LinkFigures, PathKind, PeerRow};
+use rgaps_routing::{FlowName, HostId};
 use rgaps_session::MAX_PEER_TOPICS;
-use rgaps_transport::{LaneKind, LaneStatus, LinkStatus};
+use rgaps_transport::{EndpointError, LaneKind, LaneStatus, LinkStatus, Peer as LanePeer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The log says at most this often that messages were given up.
+/// Least time between two log lines that say how many messages to a host were dropped.
 const REPORT_GIVEN_UP: Duration = Duration::from_secs(1);
-/// Pause before a flow that was refused is opened again.
-const OPEN_AGAIN: Duration = Duration::from_millis(900);
-/// How long a stream of which a branch is broken waits for other routes.
-const BROKEN_LIMIT: Duration = Duration::from_secs(5);
+/// How long listings show a flow that this host refused, unless its sender opens it again.
+const REFUSED_SHOWN: Duration = Duration::from_secs(15);
 
-/// A publisher of theirs whose messages come here.
+/// A flow that another host opened: the messages of one publisher in one stream.
 pub struct IngressPlan {
-    /// What OPEN said of it, and what was said since.
-    pub description: FlowDescription,
-    pub landing: Option<Arc<RemotePublisher>>,
-    /// Why they do not, and since when.
-    pub refused: Option<(String, Instant)>,
-    /// Since when it waits for others to leave the topic; until that is given up nothing is answered.
-    pub waits: Option<Instant>,
-    /// How far its messages are, if its origin is not the host that they come from.
-    pub position: Option<Arc<AtomicU64>>,
-    /// The position that its origin was told last.
-    pub confirmed: Option<u64>,
+    /// The flow's description in OPEN.
+    description: FlowDescription,
+    /// The publisher here that publishes the messages. None: they only pass through this host, or the flow is not admitted.
+    landing: Option<Arc<RemotePublisher>>,
+    /// Why this host refuses the publisher's messages, and since when.
+    refused: Option<(String, Instant)>,
+    /// Since when the flow waits for a free seat in its topic. The sender gets no answer until the flow is admitted or refused.
+    waits: Option<Instant>,
+    /// The delivered position. None: the flow comes directly from its origin, which learns positions from acknowledgements.
+    position: Option<Arc<AtomicU64>>,
+    /// The position that was confirmed to the origin last. None: none yet, or the origin may have lost it.
+    confirmed: Option<u64>,
 }
 
 impl IngressPlan {
-    /// One that nothing is known of but what OPEN says.
+    /// A plan that knows only what OPEN said.
     pub fn new(description: FlowDescription) -> IngressPlan {
         IngressPlan {
             description,
@@ -52,7 +54,56 @@ impl IngressPlan {
         }
     }
 
-    /// What its origin is to learn: below which number its messages are delivered here, or never come.
+    pub fn description(&self) -> &FlowDescription {
+        &self.description
+    }
+
+    pub fn landing(&self) -> Option<&Arc<RemotePublisher>> {
+        self.landing.as_ref()
+    }
+
+    /// Why this host refuses the flow, if it does.
+    pub fn refused(&self) -> Option<&str> {
+        self.refused.as_ref().map(|(why, _)| &why[..])
+    }
+
+    /// Whether the flow is neither refused nor waiting.
+    pub fn is_admitted(&self) -> bool {
+        self.refused.is_none() && self.waits.is_none()
+    }
+
+    /// Admits the flow. Its messages land in `landing`; None: they only pass through this host.
+    pub fn admit(&mut self, landing: Option<Arc<RemotePublisher>>) {
+        (self.landing, self.refused, self.waits) = (landing, None, None);
+    }
+
+    /// Has the flow wait for a seat in its topic. Returns how long it has waited.
+    pub fn wait(&mut self) -> Duration {
+        self.waits.get_or_insert_with(Instant::now).elapsed()
+    }
+
+    pub fn refuse(&mut self, why: String) {
+        (self.refused, self.waits) = (Some((why, Instant::now())), None);
+    }
+
+    /// Says where the messages of an admitted flow go: to its landing on `this` host, and to `transit`.
+    pub fn bind(&mut self, this: HostId, transit: Option<Arc<Transit>>) -> Bound {
+        let begins = self.description.begins.get(&this);
+        if let (Some(next), Some(landing)) = (begins, &self.landing) {
+            landing.begin(*next);
+        }
+        if !self.description.via.is_empty() {
+            self.position = Some(Arc::default());
+        }
+        Bound {
+            landing: self.landing.clone(),
+            transit,
+            position: self.position.clone(),
+        }
+    }
+
+    /// The position to confirm to the origin: every message below it was delivered here or never comes. None: the origin knows it already,
+    /// or needs no confirmation.
     pub fn unconfirmed(&self) -> Option<u64> {
         let (position, landing) = (self.position.as_ref()?, self.landing.as_ref()?);
         let next = match self.description.tree.is_reliable_here() {
@@ -63,167 +114,43 @@ impl IngressPlan {
     }
 }
 
-/// That a host takes a flow's messages, or why not; and when it said so.
-pub type FlowAnswer = (Result<(), String>, Instant);
-
-/// Whether a host refused a flow just now. In a moment the flow is opened again.
-pub fn is_refused_now(answer: Option<&FlowAnswer>) -> bool {
-    answer.is_some_and(|(answer, at)| answer.is_err() && at.elapsed() < OPEN_AGAIN)
-}
-
-/// What a topic sends to a host that it goes to directly.
-pub struct OutgoingStream {
-    pub stream: u64,
-    /// The hosts that messages take from there, itself the root.
-    pub tree: Tree,
-    pub flows: BTreeMap<u64, OutgoingFlow>,
-    pub limits: FlowLimits,
-    /// Why nothing may go there, if that is so.
-    pub barred: Option<String>,
-    /// When the stream began, and at which version of the network.
-    begun: (Instant, u64),
-    /// The lives of the hosts behind, as far as they were reached then.
-    lives: BTreeMap<String, Option<u64>>,
-    /// A host of the tree is not sent to there any more.
-    pub is_broken: bool,
-    /// Network cards read its messages on the GPU that they live on.
-    pub is_read: bool,
-    /// What the host said of whether cards write there what they read here.
-    pub written: Option<Result<(), String>>,
-}
-
-pub struct OutgoingFlow {
-    pub description: Arc<FlowDescription>,
-    /// What the host, and those below it, answered last.
-    pub answers: BTreeMap<String, FlowAnswer>,
-}
-
-impl OutgoingFlow {
-    fn answer(&self, host: &str) -> Option<Result<(), &str>> {
-        let (answer, _) = self.answers.get(host)?;
-        Some(answer.as_ref().copied().map_err(String::as_str))
-    }
-}
-
-impl OutgoingStream {
-    pub fn new(tree: Tree, network: &Network) -> OutgoingStream {
-        let below = tree.ends_below();
-        let lives = below.map(|end| (end.clone(), network.incarnation(end)));
-        OutgoingStream {
-            stream: random_u64(),
-            lives: lives.collect(),
-            tree,
-            flows: BTreeMap::new(),
-            limits: FlowLimits::default(),
-            barred: None,
-            begun: (Instant::now(), network.version()),
-            is_broken: false,
-            is_read: false,
-            written: None,
-        }
-    }
-
-    /// Whether another stream is to replace it: its tree has changed, it is broken and routes have changed, or a host behind has restarted.
-    pub fn is_to_begin_again(&self, wanted: &Tree, network: &Network) -> bool {
-        let (at, before) = self.begun;
-        let has_changed = network.version() != before;
-        let is_due = self.is_broken && (has_changed || at.elapsed() >= BROKEN_LIMIT);
-        let is_other = |(end, life): (&String, &Option<u64>)| {
-            let now = network.incarnation(end);
-            now.is_some() && now != *life
-        };
-        is_due || self.tree != *wanted || has_changed && self.lives.iter().any(is_other)
-    }
-
-    /// The host's life is over. What it had and did not send on goes there in another stream.
-    pub fn end_life(&mut self) {
-        if self.tree.leads_on() {
-            (self.is_broken, self.begun.1) = (true, u64::MAX);
-        }
-    }
-
-    /// Another life of the host knows nothing of what was said.
-    pub fn forget_answers(&mut self) {
-        self.written = None;
-        let flows = self.flows.values_mut();
-        flows.for_each(|flow| flow.answers.clear());
-    }
-
-    /// Whether the host takes the messages of some flow.
-    pub fn is_taken(&self) -> bool {
-        let mut flows = self.flows.values();
-        flows.any(|flow| flow.answer(self.tree.root()) == Some(Ok(())))
-    }
-
-    /// What the host, or one behind it, answered to the stream: one of its flows is enough. None: nothing yet.
-    fn answer(&self, host: &str) -> Option<Result<(), &str>> {
-        let answers = || self.flows.values().map(|flow| flow.answer(host));
-        if self.flows.is_empty() || answers().any(|answer| answer == Some(Ok(()))) {
-            return Some(Ok(()));
-        }
-        // Refused, if all are.
-        answers().reduce(|one, other| one.and_then(|one| other.map(|_| one)))?
-    }
-
-    /// Whether it reaches the host, which is `peer`, or one behind it; if not, why.
-    pub fn reaches(&self, peer: &RemoteHost, host: &str) -> Result<(), &str> {
-        match (self.answer(host), peer.reach.is_up()) {
-            (Some(Err(why)), _) => Err(why),
-            (_, false) => Err("the host is not linked now"),
-            (None, true) => Err("the host still prepares"),
-            (Some(Ok(())), true) => Ok(()),
-        }
-    }
-
-    /// Publishers that the host has refused just now.
-    pub fn refused(&self) -> impl Iterator<Item = u64> + '_ {
-        let refused = self.flows.iter().filter(|(_, flow)| {
-            let answer = flow.answers.get(self.tree.root());
-            is_refused_now(answer)
-        });
-        refused.map(|(publisher, _)| *publisher)
-    }
-
-    /// Whether a publisher's flow is opened there.
-    pub fn opens(&self, publisher: u64) -> bool {
-        self.limits.held.get(&publisher) != Some(&Hold::Barred)
-    }
-}
-
+/// Another host: whether it is reached, the link with it, and the flows that come from there.
 pub struct RemoteHost {
-    pub reach: Reach,
-    /// The link, with which of its lives.
-    pub link: Option<(HostLife, HostLink)>,
-    /// Owns the link.
-    pub ingress: Arc<LinkIngress>,
-    pub incoming: BTreeMap<FlowName, IngressPlan>,
-    /// By the streams that come from there, what it was told: whether network cards write their messages where they land.
-    pub reported_written: BTreeMap<u64, Result<(), String>>,
-    /// What publishers of a former life of it publish through here, and since when: its next life may go on with that.
-    pub orphans: Vec<(Arc<RemotePublisher>, Instant)>,
-    /// Messages that had been given up when the log said so last, and when that was.
+    reach: Reach,
+    /// The link, and the life of the host that it leads to.
+    link: Option<(HostLife, HostLink)>,
+    /// Takes what arrives over the link. A new link gets a new one.
+    ingress: Arc<LinkIngress>,
+    incoming: BTreeMap<FlowName, IngressPlan>,
+    /// By incoming streams, the last report to the host: whether network cards write the stream's messages into GPU memory here, or why
+    /// not.
+    reported_written: BTreeMap<u64, Result<(), String>>,
+    /// Landings of the host's former lives, and since when each has no flow. Its next life may continue them.
+    orphans: Vec<(Arc<RemotePublisher>, Instant)>,
+    /// How many messages had been dropped at the last log line about them, and when that was.
     reported_given_up: (u64, Option<Instant>),
-    pub over: LinkPath,
-    pub status: Option<LinkStatus>,
+    over: LinkPath,
+    /// The link's state at the last [`RemoteHost::look_over`]. None: there was no link.
+    status: Option<LinkStatus>,
 }
 
-/// Bytes of what a listing says of lanes: those of all hosts have to fit into a packet.
+/// Limits of the texts about lanes in a listing, in bytes: those of all hosts have to fit into one packet.
 const OVER_BYTES: usize = 64;
 const WHY_NOT_BYTES: usize = 120;
 
-/// What the lanes of a link go over, and why it is nothing better.
+/// What the lanes of a link run over, and why not over RDMA.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkPath {
-    /// The slowest of them.
+    /// The slowest kind among the lanes.
     pub path: PathKind,
-    /// All of them, in words.
+    /// All kinds among the lanes, in words.
     pub words: String,
-    /// Empty if it is RDMA.
+    /// Why some lane is not RDMA. Empty: all are.
     pub why_not: String,
 }
 
 impl LinkPath {
-    /// `no_rdma`: why this host has none.
+    /// `no_rdma`: why this host has no RDMA; empty: it has.
     fn of(lanes: &[LaneStatus], no_rdma: &str) -> LinkPath {
         let kinds = lanes.iter().map(|lane| match (lane.kind, &lane.rail) {
             (LaneKind::Rdma, Some(rail)) => format!("rdma on {rail}"),
@@ -273,7 +200,55 @@ impl RemoteHost {
         &self.reach.node().host
     }
 
-    /// Looks at the link. Whether lanes go over another path than before.
+    pub fn reach(&self) -> &Reach {
+        &self.reach
+    }
+
+    /// For what the control plane and lanes report about the host.
+    pub fn reach_mut(&mut self) -> &mut Reach {
+        &mut self.reach
+    }
+
+    pub fn ingress(&self) -> &Arc<LinkIngress> {
+        &self.ingress
+    }
+
+    pub fn counts(&self) -> &Arc<HostCounts> {
+        &self.ingress.counts
+    }
+
+    /// The path of the lanes at the last [`RemoteHost::look_over`].
+    pub fn over(&self) -> &LinkPath {
+        &self.over
+    }
+
+    pub fn figures(&self) -> LinkFigures {
+        self.counts().figures(self.name(), self.status.as_ref())
+    }
+
+    /// The life of the host that the link leads to.
+    pub fn linked_life(&self) -> Option<&HostLife> {
+        self.link.as_ref().map(|(life, _)| life)
+    }
+
+    /// Has the link lead to this life of the host; if there is none, `create` makes it. Returns whether another life was linked, or none.
+    pub fn join(
+        &mut self,
+        node: &HostLife,
+        lanes: LanePeer,
+        create: impl FnOnce(LanePeer, &Arc<LinkIngress>) -> Result<HostLink, EndpointError>,
+    ) -> Result<bool, EndpointError> {
+        let Some((life, link)) = &mut self.link else {
+            self.link = Some((node.clone(), create(lanes, &self.ingress)?));
+            return Ok(true);
+        };
+        link.set_peer(lanes)?;
+        let is_other = life != node;
+        life.clone_from(node);
+        Ok(is_other)
+    }
+
+    /// Reads the link's state. Returns whether the lanes run over another path than at the last call.
     pub fn look_over(&mut self, no_rdma: &str) -> bool {
         self.status = self.linked().map(|link| link.status());
         let lanes = self.status.as_ref().map_or(&[][..], |status| &status.lanes);
@@ -282,10 +257,9 @@ impl RemoteHost {
         before.path != self.over.path
     }
 
-    /// Whether it is to be asked for its lanes now, `pause` after that was due.
+    /// Whether this host has to ask the other one for its lanes now: `pause` after that was due.
     pub fn ask(&mut self, pause: Duration, now: Instant) -> bool {
-        let life = self.link.as_ref().map(|(life, _)| life);
-        let is_linked = life == Some(self.reach.node());
+        let is_linked = self.linked_life() == Some(self.reach.node());
         self.reach.ask(is_linked, pause, now)
     }
 
@@ -294,15 +268,15 @@ impl RemoteHost {
         self.link.as_ref().map(|(_, link)| link)
     }
 
-    /// Whether topics can go there.
+    /// Whether this host can send topics to the other one: there is a link, and both speak the same version.
     pub fn is_usable(&self) -> bool {
         self.reach.speaks_same() && self.link.is_some()
     }
 
-    /// Says something, in its turn. What it has not heard when it restarts, its next life is told again.
-    pub fn say(&self, said: &LinkMessage) {
+    /// Sends a control message, in order. The link sends what the host has not acknowledged again to its next life.
+    pub fn say(&self, message: &LinkMessage) {
         let Some(link) = self.linked() else { return };
-        if !link.say(said.encode()) {
+        if !link.say(message.encode()) {
             tracing::error!(
                 host = self.name(),
                 "too many control messages to a host are waiting; one was dropped"
@@ -310,7 +284,7 @@ impl RemoteHost {
         }
     }
 
-    /// Drops the link with all that it knows, and all that came over it. The host is asked for its lanes again.
+    /// Closes the link and forgets all flows that came over it. Afterwards this host asks for lanes again.
     pub fn end_link(&mut self) {
         self.incoming.clear();
         self.orphans.clear();
@@ -320,21 +294,107 @@ impl RemoteHost {
         };
         self.status = None;
         self.ingress = self.ingress.next();
-        // A thread of it may be opening a lane, which takes up to two seconds.
+        // Closing waits for the link's threads. One may be opening a lane, which takes up to two seconds.
         let closing = std::thread::Builder::new().name("link-close".to_owned());
         if let Err(error) = closing.spawn(move || link.close()) {
             tracing::warn!(%error, "a link cannot be closed at once: no thread");
         }
     }
 
-    /// Its life is over; another may go on with what comes from there.
+    /// Call when the host restarted: its flows end, but their landings stay as orphans, which its next life may continue.
     pub fn end_life(&mut self) {
         let ended = std::mem::take(&mut self.incoming).into_values();
         let landings = ended.filter_map(|of| of.landing);
         self.orphans.extend(landings.map(|of| (of, Instant::now())));
     }
 
-    /// One flow of each stream that comes from there: one that lands, or else one that was refused, if there is any.
+    pub fn add_incoming(&mut self, plans: Vec<(FlowName, IngressPlan)>) {
+        self.incoming.extend(plans);
+    }
+
+    /// Forgets a flow that its sender closed.
+    pub fn close_incoming(&mut self, flow: FlowName) -> Option<IngressPlan> {
+        self.incoming.remove(&flow)
+    }
+
+    /// Takes out the flows that wait for a seat, and forgets those that were refused [`REFUSED_SHOWN`] ago.
+    pub fn take_waiting(&mut self) -> Vec<(FlowName, IngressPlan)> {
+        let is_shown = |(_, since): &(String, Instant)| since.elapsed() < REFUSED_SHOWN;
+        let kept = std::mem::take(&mut self.incoming).into_iter();
+        let kept = kept.filter(|(_, plan)| plan.refused.as_ref().is_none_or(is_shown));
+        let (waiting, others): (Vec<_>, Vec<_>) = kept.partition(|(_, plan)| plan.waits.is_some());
+        self.incoming = others.into_iter().collect();
+        waiting
+    }
+
+    /// Whether an incoming flow waits for a seat in its topic.
+    pub fn has_waiting(&self) -> bool {
+        self.incoming.values().any(|plan| plan.waits.is_some())
+    }
+
+    /// Confirms new positions to origins with `confirm`, which returns whether it had room. Origins that `is_renewed` names have forgotten
+    /// all positions. Returns whether all were confirmed.
+    pub fn confirm_positions(
+        &mut self,
+        is_renewed: impl Fn(&str) -> bool,
+        mut confirm: impl FnMut(&str, FlowName, u64) -> bool,
+    ) -> bool {
+        self.ingress.forget_reported();
+        let mut is_all = true;
+        for (flow, plan) in &mut self.incoming {
+            let origin = plan.description.origin(&self.reach.node().host);
+            if is_renewed(origin) {
+                plan.confirmed = None;
+            }
+            let Some(next) = plan.unconfirmed() else {
+                continue;
+            };
+            match confirm(origin, *flow, next) {
+                true => plan.confirmed = Some(next),
+                false => is_all = false,
+            }
+        }
+        is_all
+    }
+
+    pub fn incoming_topics(&self) -> impl Iterator<Item = &String> {
+        self.incoming.values().map(|plan| &plan.description.topic)
+    }
+
+    /// The flows that land here.
+    pub fn landed(&self) -> impl Iterator<Item = (&Arc<RemotePublisher>, &FlowDescription)> {
+        let plans = self.incoming.values();
+        plans.filter_map(|plan| Some((plan.landing.as_ref()?, &plan.description)))
+    }
+
+    /// Tells the host, for each stream whose report changed, whether network cards write its messages into GPU memory here. `written`: by
+    /// topics.
+    pub fn report_written(&mut self, written: &BTreeMap<String, Result<(), String>>) {
+        let flows = self.incoming.iter();
+        let streams = flows.map(|(flow, of)| (flow.stream, &written[&of.description.topic]));
+        let streams: BTreeMap<u64, &Result<(), String>> = streams.collect();
+        self.reported_written
+            .retain(|stream, _| streams.contains_key(stream));
+        for (stream, written) in streams {
+            if self.reach.is_up() && self.reported_written.get(&stream) != Some(written) {
+                self.say(&LinkMessage::Written(stream, written.clone()));
+                self.reported_written.insert(stream, written.clone());
+            }
+        }
+    }
+
+    /// Forgets what was reported to the host: its next life does not know it.
+    pub fn forget_reported(&mut self) {
+        self.reported_written.clear();
+    }
+
+    /// Keeps only the orphans for which this holds. It gets the landing, and since when it has no flow.
+    pub fn retain_orphans(&mut self, stays: impl Fn(&Arc<RemotePublisher>, Instant) -> bool) {
+        self.orphans
+            .retain(|(landing, since)| stays(landing, *since));
+    }
+
+    /// One flow of each incoming stream: preferably one that lands, else one that was refused.
     pub fn incoming_streams(&self) -> impl Iterator<Item = &IngressPlan> {
         let mut streams: BTreeMap<u64, &IngressPlan> = BTreeMap::new();
         let rank = |i: &IngressPlan| (i.landing.is_some(), i.refused.is_some());
@@ -347,7 +407,7 @@ impl RemoteHost {
         streams.into_values()
     }
 
-    /// Tells of messages that were given up, not of each.
+    /// Logs how many messages to the host were dropped since the last such line.
     pub fn report_given_up(&mut self) {
         let given_up = self.ingress.counts.given_up.load(Ordering::Relaxed);
         let (before, reported) = self.reported_given_up;
@@ -367,7 +427,7 @@ impl RemoteHost {
         }
     }
 
-    /// As it is listed, with how many topics go there.
+    /// The host's row in a listing. `topics_out`: how many topics go there.
     pub fn row(&self, topics_out: u32) -> PeerRow {
         let status = self.status.as_ref();
         let error = status.and_then(|status| status.error.as_deref());

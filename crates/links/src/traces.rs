@@ -1,4 +1,4 @@
-//! Traces of single messages between hosts, for a collector of OpenTelemetry's.
+//! Traces of single messages between hosts, for an OpenTelemetry collector.
 //!
 //! Nothing of a trace travels with its message: both hosts derive its ID, those of its spans, and whether the
 //! message is sampled, from the publisher's number and the sequence. The thread that ends a stage queues a span
@@ -23,13 +23,13 @@ use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Spans that wait for the collector.
+/// Most spans that wait for the collector.
 const QUEUE: usize = 4096;
-/// Spans that are sent at once.
+/// Most spans that are sent together.
 const BATCH: usize = 512;
-/// How long spans wait for others.
+/// How long a span waits for others to be sent with.
 const GATHER: Duration = Duration::from_secs(1);
-/// How long the end of the links waits for what is left to be sent.
+/// How long links that end wait for the last spans to be sent.
 const END_LIMIT: Duration = Duration::from_secs(1);
 
 /// A message that is sampled.
@@ -41,27 +41,27 @@ pub struct Trace {
     publisher: u64,
     sequence: u64,
     bytes: u64,
-    /// The host that it came here from, on its way to others.
+    /// The host that sent the message here, if this host forwards it. None: it was published here, or this is a final host.
     pub received_from: Option<String>,
 }
 
-/// A stage of such a message.
+/// A stage of a sampled message.
 #[cfg_attr(not(feature = "otlp"), allow(dead_code))]
 struct TraceSpan {
     trace: Trace,
     id: u64,
     parent: Option<u64>,
     stage: Stage,
-    /// The other host, where the stage is one between two.
+    /// The other host of a stage between two hosts.
     peer: Option<String>,
-    /// Of this host's clock that counts from its start.
+    /// Times in nanoseconds of the monotonic clock.
     from_ns: u64,
     to_ns: u64,
 }
 
 enum SpanEvent {
     Ended(Box<TraceSpan>),
-    /// Send what is left, and then answer.
+    /// Send the spans that are left, and then answer.
     Flush(SyncSender<()>),
 }
 
@@ -76,14 +76,14 @@ struct Counts {
 pub struct Tracer {
     host: String,
     url: String,
-    /// Messages whose numbers are below this are sampled.
+    /// A message is sampled if the upper 63 of the low 64 bits of its trace's ID are below this.
     below: u64,
     queue: SyncSender<SpanEvent>,
     counts: Arc<Counts>,
 }
 
 impl Tracer {
-    /// As it is configured; none without an endpoint. `host` is this one.
+    /// Starts the configured tracer. None: no endpoint is configured. `host`: this host.
     pub fn start(traces: &Traces, realm: &str, host: &str) -> anyhow::Result<Option<Arc<Tracer>>> {
         let Some(url) = traces.url() else {
             return Ok(None);
@@ -119,7 +119,7 @@ impl Tracer {
         }
     }
 
-    /// Sends what is left, if the collector takes it at once.
+    /// Sends the spans that are left. Waits for that no longer than [`END_LIMIT`], and sends none if the queue is full.
     pub fn end(&self) {
         let (done, is_done) = sync_channel(1);
         if self.queue.try_send(SpanEvent::Flush(done)).is_ok() {
@@ -142,10 +142,10 @@ impl LinkTraces {
         }
     }
 
-    /// A message, if it is sampled.
+    /// The trace of a message. None: it is not sampled.
     pub fn pick(&self, topic: &str, publisher: u64, sequence: u64, bytes: u64) -> Option<Trace> {
         let id = trace_id(publisher, sequence);
-        // As OpenTelemetry's sampler by ratio does, so others that see the number decide the same.
+        // Decides as OpenTelemetry's ratio sampler does, so that other programs decide the same from the same ID.
         (((id as u64) >> 1) < self.tracer.below).then(|| Trace {
             id,
             topic: topic.to_owned(),
@@ -156,14 +156,14 @@ impl LinkTraces {
         })
     }
 
-    /// The links have taken what was published here, for whichever hosts. Times are of this host's clock that counts from its start.
+    /// Records that the links took a message that was published here. Times are of the monotonic clock.
     pub fn taken(&self, trace: &Trace, published_ns: u64, taken_ns: u64) {
         let here = &self.tracer.host;
         let times = [published_ns, taken_ns];
         self.queue(trace, (Stage::Take, here, here), None, times);
     }
 
-    /// It was written from `written_ns` on, and the other host has acknowledged it now.
+    /// Records that a lane wrote the message from `written_ns` on, and that the other host acknowledged it now.
     pub fn sent(&self, trace: &Trace, taken_ns: u64, written_ns: u64, now_ns: u64) {
         let (here, there) = (&self.tracer.host, &self.peer);
         let before = Some(match &trace.received_from {
@@ -176,7 +176,7 @@ impl LinkTraces {
         self.queue(trace, (Stage::Wire, here, there), before, on_wire);
     }
 
-    /// It is published here now. It had a place, and then its turn.
+    /// Records when a message got its receive buffer, had its turn and was published here.
     pub fn landed(&self, trace: &Trace, [placed_ns, turn_ns, now_ns]: [u64; 3]) {
         let (there, here) = (&self.peer, &self.tracer.host);
         let wire = Some(span_id(trace.id, Stage::Wire, there, here));
@@ -185,7 +185,7 @@ impl LinkTraces {
         self.queue(trace, (Stage::Publish, there, here), wire, published);
     }
 
-    /// A stage of a message on its way from one host to another, or here.
+    /// Queues the span of a stage between two hosts, or on this host, if `from` and `to` are the same.
     fn queue(
         &self,
         trace: &Trace,
@@ -209,7 +209,7 @@ impl LinkTraces {
     }
 }
 
-/// The part of all numbers of 63 bits that are below it.
+/// The number below which this share of all 63-bit numbers lies.
 fn below(ratio: f64) -> u64 {
     (ratio.clamp(0.0, 1.0) * (1u64 << 63) as f64) as u64
 }
@@ -221,11 +221,11 @@ fn mixed(mut number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// The same on each host. The publisher's number is random, and no other's.
+/// Derives a trace's ID, the same on each host. It is unique because the publisher's number is random.
 fn trace_id(publisher: u64, sequence: u64) -> u128 {
     let high = mixed(publisher ^ mixed(sequence.wrapping_add(0x9e37_79b9_7f4a_7c15)));
     let low = mixed(high ^ publisher.rotate_left(32));
-    // 0 is no number.
+    // 0 is no valid ID.
     (u128::from(high) << 64 | u128::from(low)).max(1)
 }
 
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(picked(0.1), tenth);
         // 10000 draws of a tenth: 5 deviations are 150.
         assert!((850..1150).contains(&tenth.len()), "{}", tenth.len());
-        // Who tells of more tells of those, too.
+        // A host with a higher ratio samples these messages, too.
         let half: HashSet<u64> = picked(0.5).into_iter().collect();
         assert!(tenth.iter().all(|sequence| half.contains(sequence)));
     }
@@ -356,7 +356,7 @@ mod tests {
         let trace = link.pick("t", 1, 9, 10).unwrap();
         link.taken(&trace, 0, 1);
         assert_eq!(tracer.figures().dropped, 6);
-        // Nobody is there to wait for.
+        // The receiver is gone, so this does not wait.
         tracer.end();
     }
 }

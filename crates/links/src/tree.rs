@@ -1,31 +1,31 @@
-//! The tree that a publisher's messages take. Their origin names it whole, in OPEN; each host gets the branch that it is the root of,
-//! and splits that among its children. It shrinks with each hop, so no message circles, whatever hosts believe of the network.
+//! The tree that a publisher's messages follow. The origin sends it in OPEN. Each host gets the branch of which it is the root, and sends
+//! its children their branches of that. The tree shrinks with each hop, so no message circles, even if hosts disagree about routes.
 
 use crate::keys::is_host;
 use rgaps_client::links::MAX_REMOTE_HOSTS;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// What a host of a tree takes for itself.
+/// Which messages a host of a tree takes for its own subscribers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Takes {
     /// Nothing: it only forwards.
     Nothing,
-    /// What arrives.
+    /// The messages that arrive; it may miss some.
     BestEffort,
-    /// Everything.
+    /// All messages.
     Reliable,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct TreeHost {
     host: String,
-    /// The index of the host before it, which is less than its own; the root names itself.
+    /// The index of the host's parent, which is less than the host's own. The root's is 0.
     parent: u16,
     takes: Takes,
 }
 
-/// A host, and all below it. Two are equal if they name the same hosts at the same points, in whatever order.
+/// A host, the root, and all hosts below it. The root comes first, parents before children. Equality ignores the order of hosts.
 #[derive(Clone, Debug, Eq, Serialize, Deserialize)]
 pub struct Tree(Vec<TreeHost>);
 
@@ -43,7 +43,7 @@ impl PartialEq for Tree {
 }
 
 impl Tree {
-    /// A host that takes nothing, with none below it.
+    /// A tree of a root that takes nothing.
     pub fn new(root: &str) -> Tree {
         Tree(vec![TreeHost {
             host: root.to_owned(),
@@ -63,7 +63,7 @@ impl Tree {
             && numbered.all(|(at, of)| usize::from(of.parent) < at.max(1))
     }
 
-    /// Adds a path that begins at a child of the root, and what its last host takes. The part of the path up to the last host that the tree
+    /// Adds a path that begins at a child of the root; its last host takes `takes`. The part of the path up to the last host that the tree
     /// has already is skipped: the rest is added below that host.
     pub fn add(&mut self, path: &[String], takes: Takes) {
         let known = path.iter().enumerate().rev();
@@ -85,48 +85,48 @@ impl Tree {
         self.0.iter().position(|of| of.host == host)
     }
 
-    /// Its first host.
+    /// The first host.
     pub fn root(&self) -> &str {
         &self.0[0].host
     }
 
-    /// Whether messages go on from the root.
+    /// Whether the root forwards messages.
     pub fn leads_on(&self) -> bool {
         self.0.len() > 1
     }
 
-    /// The hosts that take something, the root included if it does, and whether they are to miss nothing.
+    /// The final hosts, which may include the root, each with whether it is reliable: it must not miss any message.
     pub fn finals(&self) -> impl Iterator<Item = (&String, bool)> {
         let finals = self.0.iter().filter(|of| of.takes > Takes::Nothing);
         finals.map(|of| (&of.host, of.takes == Takes::Reliable))
     }
 
-    /// The hosts that take something, the root included if it does.
+    /// The final hosts, which may include the root.
     pub fn ends(&self) -> impl Iterator<Item = &String> {
         self.finals().map(|(host, _)| host)
     }
 
-    /// Whether a host takes something.
+    /// Whether a host is a final host.
     pub fn ends_at(&self, host: &str) -> bool {
         self.ends().any(|end| end == host)
     }
 
-    /// Those of them that are below the root.
+    /// The final hosts below the root.
     pub fn ends_below(&self) -> impl Iterator<Item = &String> {
         self.ends().filter(|end| *end != self.root())
     }
 
-    /// Whether the root takes something.
+    /// Whether the root is a final host.
     pub fn ends_here(&self) -> bool {
         self.0[0].takes > Takes::Nothing
     }
 
-    /// Whether the root is to miss nothing.
+    /// Whether the root must not miss a message.
     pub fn is_reliable_here(&self) -> bool {
         self.0[0].takes == Takes::Reliable
     }
 
-    /// The hosts on the way from the root to another, without the root.
+    /// The hosts on the path from the root to another host, without the root.
     pub fn path(&self, end: &str) -> Vec<String> {
         let mut at = self.position(end).unwrap_or(0);
         let mut path = Vec::new();
@@ -138,7 +138,7 @@ impl Tree {
         path
     }
 
-    /// The branches of the root's children.
+    /// The branches below the root, each with a child as its root.
     pub fn children(&self) -> Vec<Tree> {
         let roots = (1..self.0.len()).filter(|at| self.0[*at].parent == 0);
         roots.map(|root| self.branch(root)).collect()
@@ -163,7 +163,7 @@ impl Tree {
         Tree(hosts)
     }
 
-    /// The same without ends that are not to be kept, and hosts that lead to none.
+    /// A copy with only those final hosts for which the function is true, and the hosts that lead to them.
     pub fn narrowed(&self, keep: impl Fn(&str) -> bool) -> Tree {
         let mut narrowed = Tree::new(self.root());
         for of in self.0.iter().filter(|of| of.takes > Takes::Nothing) {

@@ -1,5 +1,5 @@
-//! What two hosts send each other over a link beside messages: a description of each publisher in OPEN, one of each message, and
-//! control messages. What a peer sends is bounded and checked here.
+//! Encoding of everything that two hosts send over a link beside the bytes of messages: a description of each publisher in OPEN, one of
+//! each message, and control messages. Decoding bounds and checks everything that a peer sends.
 
 use crate::keys::{is_host, HostLife};
 pub use crate::tree::{Takes, Tree};
@@ -13,34 +13,34 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 const DIMS: usize = 8;
-/// `MessageDescription`'s flags: it is a tensor.
+/// Flag of an encoded `MessageDescription`: a shape and an element type follow.
 const TYPED: u8 = 1;
-/// It has an attachment or parts.
+/// Flag of an encoded `MessageDescription`: an attachment or parts follow.
 const METADATA: u8 = 2;
-/// The longest description.
+/// Most bytes of an encoded `MessageDescription`.
 const META_BYTES_MAX: usize = 160 + 8 + MAX_METADATA_BYTES;
-/// Longest text of [`LinkMessage`].
+/// Most bytes of an encoded [`LinkMessage`].
 pub const MAX_LINK_MESSAGE_BYTES: usize = 128 << 10;
-/// Longest type name, and reason.
+/// Most bytes of a type name, and of a reason.
 const MAX_TEXT: usize = 300;
 
-/// A message's description.
+/// Everything that travels with a message beside its bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MessageDescription {
-    /// Bytes of it; an empty message is carried as one byte.
+    /// Size of the message in bytes. An empty message travels as one byte.
     pub bytes: u64,
-    /// The user's own number.
+    /// The number that the publisher's user gave the message.
     pub tag: u64,
-    /// When it was published: nanoseconds of the wall clock, which hosts have in common more or less.
+    /// When it was published, in nanoseconds of the origin's wall clock, which may differ from this host's.
     pub published_ns: u64,
-    /// Shape and element type.
+    /// Shape and element type. None: the message is no tensor.
     pub tensor: Option<Tensor>,
     /// Attachment and parts.
     pub metadata: Metadata,
 }
 
 impl MessageDescription {
-    /// As it travels: at most 160 bytes, and as many as attachment and parts have.
+    /// Encodes it, in at most 160 bytes plus those of attachment and parts.
     pub fn encode(&self) -> Vec<u8> {
         let metadata = self.metadata.as_bytes();
         let mut to = Vec::with_capacity(160 + 8 + metadata.len());
@@ -68,7 +68,7 @@ impl MessageDescription {
         to
     }
 
-    /// What a peer sent; none: it is no description.
+    /// Decodes what a peer sent. None: it is no description.
     pub fn decode(from: &[u8]) -> Option<MessageDescription> {
         let mut rest = from;
         let mut take = |bytes: usize| {
@@ -113,51 +113,52 @@ impl MessageDescription {
     }
 }
 
-/// What one end says to the other.
+/// A control message from one end of a link to the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum LinkMessage {
-    /// These are all the paths that lead on from here, with all hosts on them.
+    /// All paths that the sender advertises, each with all of its hosts.
     Paths(Vec<Vec<HostLife>>),
-    /// What a host says to another over their control channel.
+    /// A packet of the control channel between two hosts, which this link carries a part of the way.
     Datagram(Datagram),
-    /// Messages of this stream do not go on to this host and those below it any more: the link with it has restarted or ended.
+    /// The sender stopped forwarding messages of this stream to the named host and those below it: its link with the named host restarted
+    /// or ended.
     Broken(u64, String),
-    /// Network cards write the messages of this stream on the GPU that they land on, or why not.
+    /// Whether network cards write the messages of this stream into GPU memory at the sender of this report, or why not.
     Written(u64, Result<(), String>),
 }
 
-/// A publisher whose messages come in a flow: what OPEN carries.
+/// The description of a flow, as OPEN carries it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlowDescription {
-    /// `FlowName::publisher`, which precedes this.
+    /// `FlowName::publisher`. OPEN carries it before the description.
     #[serde(skip)]
     pub publisher: u64,
     /// The topic.
     pub topic: String,
-    /// What is promised.
+    /// The quality of service that the publisher offers.
     pub offer: Offer,
-    /// The type of its messages; empty: any.
+    /// The type of the messages; empty: any.
     pub type_name: String,
-    /// The hosts that they came through, without the one that says so; its own host is the first.
+    /// The hosts that the messages came through, the origin first, without the sender of OPEN. Empty: the sender is the origin.
     pub via: Vec<String>,
-    /// The hosts that they go to: the receiver, and those below it.
+    /// The tree that the messages follow from the receiver of OPEN, which is its root.
     pub tree: Tree,
-    /// Sequence below which its messages are history, published before the host asked for the topic.
+    /// Messages below this sequence are history: published before the hosts asked for the topic.
     pub history: u64,
-    /// Of the tree's hosts that are to miss nothing: the sequence from which on each is owed messages. One that has had none begins there;
-    /// if it is 0, with whatever comes first.
+    /// For each reliable host of the tree, the sequence from which it is owed messages. A host that has had no message takes none below
+    /// that; 0: it begins with whichever message arrives first.
     pub begins: BTreeMap<HostId, u64>,
-    /// Network cards read the messages on the GPU that they live on, or why they do not.
+    /// Whether network cards read the messages in GPU memory at the origin, or why not.
     pub read: Result<(), String>,
 }
 
 impl FlowDescription {
-    /// The host that the messages are published on, if they come from this one.
+    /// The host of the publisher. `from`: the host that sent OPEN.
     pub fn origin<'a>(&'a self, from: &'a str) -> &'a str {
         self.via.first().map_or(from, String::as_str)
     }
 
-    /// The same for hosts whose former lives had all messages below `next`.
+    /// A copy for the host's next life, after its last one acknowledged all messages below `next`: no host is owed those again.
     pub fn resumed(&self, next: u64) -> FlowDescription {
         let mut description = self.clone();
         let begins = description.begins.values_mut();
@@ -170,7 +171,7 @@ impl FlowDescription {
         postcard::to_stdvec(self).expect("it has only what can be written")
     }
 
-    /// What a peer says of this publisher.
+    /// Decodes and checks a peer's description of this publisher. The error names the protocol violation.
     pub fn decode(publisher: u64, from: &[u8]) -> Result<FlowDescription, &'static str> {
         let decoded = exactly::<FlowDescription>(from);
         let mut description = decoded.ok_or("its description does not decode")?;
@@ -196,7 +197,7 @@ impl LinkMessage {
         postcard::to_stdvec(self).expect("it has only what can be written")
     }
 
-    /// What a peer said.
+    /// Decodes and checks what a peer sent.
     pub fn decode(from: &[u8]) -> anyhow::Result<LinkMessage> {
         let bytes = from.len();
         ensure!(
@@ -222,7 +223,7 @@ impl LinkMessage {
     }
 }
 
-/// What a peer sent, if these are all of its bytes.
+/// Decodes a value. None: the bytes are invalid, or too many.
 pub(crate) fn exactly<'a, T: Deserialize<'a>>(from: &'a [u8]) -> Option<T> {
     let (value, rest) = postcard::take_from_bytes(from).ok()?;
     rest.is_empty().then_some(value)
@@ -232,12 +233,12 @@ fn fits(outcome: &Result<(), String>) -> bool {
     !matches!(outcome, Err(why) if why.len() > MAX_TEXT)
 }
 
-/// A reason that fits.
+/// Cuts a reason to the length that peers accept.
 pub fn clip(text: &str) -> String {
     clip_to(text, MAX_TEXT)
 }
 
-/// The same, of so many bytes at most.
+/// Cuts a text to at most `most` bytes, and replaces control characters by spaces.
 pub fn clip_to(text: &str, most: usize) -> String {
     let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     let mut clipped = String::new();
@@ -250,8 +251,8 @@ pub fn clip_to(text: &str, most: usize) -> String {
     clipped
 }
 
-/// The reverse of [`rgaps_sync::to_wall`], at `now_ns` of the monotonic clock. A time in the future, of a host whose clock is ahead, becomes now. A time before this host's
-/// start becomes negative: clamped to 0, old messages would lose their order.
+/// The reverse of [`rgaps_sync::to_wall`], at `now_ns` of the monotonic clock. A time in the future, of a host whose clock is ahead,
+/// becomes now. A time before this host's start becomes negative: clamped to 0, old messages would lose their order.
 pub fn from_wall(wall_ns: u64, now_ns: u64) -> u64 {
     let then = i128::from(wall_ns) - i128::from(wall_offset_ns(now_ns));
     then.clamp(i64::MIN.into(), now_ns.into()) as i64 as u64
@@ -379,7 +380,7 @@ mod tests {
             assert_eq!(from_wall(to_wall(then, wall_offset_ns(now)), now), then);
         }
         assert_eq!(from_wall(u64::MAX, now), now);
-        // 1970 and a second later: before this host started, in order, and the same on the way on.
+        // Times before this host's start keep their order, and convert back to the same times.
         let (first, second) = (from_wall(0, now), from_wall(1_000_000_000, now));
         assert!((first as i64) < (second as i64) && (second as i64) < 0);
         assert_eq!(to_wall(second, wall_offset_ns(now)), 1_000_000_000);

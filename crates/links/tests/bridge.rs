@@ -1,4 +1,4 @@
-//! `rgaps-links bridge`: its reports, its end, and what is wrong with its configuration. What it carries: crates/bridge/tests.
+//! `rgaps-links bridge`: its reports, its end, and errors in its configuration. crates/bridge/tests checks what it carries.
 
 use rgaps_testkit::{ports, until, Daemon, Process, LIMIT};
 use rustix::process::{kill_process, Pid, Signal};
@@ -31,7 +31,7 @@ fn listen_at(endpoint: &str) -> zenoh::Session {
     zenoh::open(config).wait().unwrap()
 }
 
-/// It tells when no Zenoh node is there, and finds one that comes later. Ctrl-C ends it, with its figures.
+/// The bridge reports that no Zenoh node is there, and finds one that starts later. Ctrl-C ends it, and it prints its figures.
 #[test]
 fn it_finds_a_node_that_comes_later_and_ends_by_ctrl_c() {
     let port = ports(1)[0];

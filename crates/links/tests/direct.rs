@@ -9,18 +9,19 @@ use rgaps_cuda::Driver;
 use rgaps_test_driver::TestDriver;
 use rgaps_testkit::driver::use_test_driver;
 use rgaps_transport::Rdma;
-use rgaps_verbs::in_process::{Faults, Network};
+use rgaps_verbs::in_process::{Faults, SoftwareNetwork};
 use rgaps_verbs::ChannelConfig;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use support::{bytes_of, content, receive, until, wait_for_subscribers, Host, LIMIT};
 use within::{hosts_without_links, wait_for_rdma, Links};
 
-/// Empty, with its frame, and in chunks that cards write: some of a size that is copied at once, and in parts.
+/// Sizes of messages: empty, sent in their frame, and sent in chunks that cards write; also sizes that would be copied at once or in
+/// parts if cards did not write them.
 const SIZES: [usize; 5] = [0, 1000, 300_001, 3_000_001, (9 << 20) + 5];
 const TOPIC: &str = "direct/frames";
 
-/// A driver for the whole process, so one test at a time.
+/// The whole process has one driver, so this lets one test run at a time.
 struct Gpu {
     domain: Domain,
     driver: TestDriver,
@@ -49,7 +50,7 @@ fn gpu() -> Gpu {
 }
 
 impl Gpu {
-    /// Bytes that this process copied to or from the GPU, but for what tests read and write.
+    /// Bytes that this process copied to or from the GPU, except those that tests read and write.
     fn copied(&self) -> u64 {
         let text = std::fs::read_to_string(&self.trace).unwrap_or_default();
         let ours = format!("{} cuMemcpyAsync ", std::process::id());
@@ -64,7 +65,7 @@ impl Gpu {
 
 /// Two hosts, with their links in this process.
 struct Hosts {
-    network: Network,
+    network: SoftwareNetwork,
     here: Node,
     there: Node,
     _links: [Links; 2],
@@ -72,7 +73,7 @@ struct Hosts {
 }
 
 impl Hosts {
-    fn new(network: Network) -> Hosts {
+    fn new(network: SoftwareNetwork) -> Hosts {
         let hosts = hosts_without_links(
             "lanes = 2\n[[links.landing]]\nname = \"up\"\ntopics = [\"direct/**\"]\ndomain = \"cuda:0\"\n",
         );
@@ -107,7 +108,7 @@ impl Hosts {
         (publisher, subscriber)
     }
 
-    /// Publishes and reads the first message, and waits until cards read and write what follows.
+    /// Publishes and reads the first message, and waits until cards read and write the next ones.
     fn wait_direct(&self, topic: &str, gpu: &Gpu, publisher: &Publisher, subscriber: &Subscriber) {
         publish(publisher, 0, 300_001);
         expect(subscriber, gpu, 0, 300_001);
@@ -165,10 +166,10 @@ fn expect(subscriber: &Subscriber, gpu: &Gpu, number: u64, bytes: usize) {
 #[test]
 fn cards_read_and_write_gpus_and_nothing_of_large_messages_is_copied() {
     let gpu = gpu();
-    let hosts = Hosts::new(Network::new(Faults::default()));
+    let hosts = Hosts::new(SoftwareNetwork::new(Faults::default()));
     let (publisher, subscriber) = hosts.join(TOPIC, &gpu);
     hosts.wait_said(TOPIC, "GPUDirect)", "lands in cuda");
-    // The first one finds the memory.
+    // After the first message, the links know the memory.
     hosts.wait_direct(TOPIC, &gpu, &publisher, &subscriber);
     for (number, bytes) in (1..).zip(SIZES.into_iter().chain(SIZES)) {
         let (copied, flushes) = (gpu.copied(), gpu.flushes());
@@ -188,7 +189,7 @@ fn cards_read_and_write_gpus_and_nothing_of_large_messages_is_copied() {
 #[test]
 fn what_cards_refuse_goes_through_pinned_memory_and_the_reason_is_said() {
     let gpu = gpu();
-    let network = Network::new(Faults::default());
+    let network = SoftwareNetwork::new(Faults::default());
     network.refuse("ibv_reg_dmabuf_mr", 95);
     let hosts = Hosts::new(network);
     let (publisher, subscriber) = hosts.join(TOPIC, &gpu);
@@ -211,7 +212,7 @@ fn what_cards_refuse_goes_through_pinned_memory_and_the_reason_is_said() {
 #[test]
 fn a_link_that_is_lost_on_the_way_goes_on_through_the_host_and_loses_nothing() {
     let gpu = gpu();
-    let hosts = Hosts::new(Network::new(Faults {
+    let hosts = Hosts::new(SoftwareNetwork::new(Faults {
         seed: 11,
         delay_one_in: 3,
         ..Faults::default()
@@ -242,7 +243,7 @@ fn a_link_that_is_lost_on_the_way_goes_on_through_the_host_and_loses_nothing() {
         publish(&publisher, number, bytes(number));
     }
     let subscriber = reading.join().unwrap();
-    // It climbs back.
+    // The path becomes GPUDirect again.
     hosts.wait_said(
         TOPIC,
         "read on the GPU by the card (GPUDirect)",
@@ -254,12 +255,12 @@ fn a_link_that_is_lost_on_the_way_goes_on_through_the_host_and_loses_nothing() {
     assert_eq!(gpu.copied(), copied, "it is direct again");
 }
 
-/// Without a rule what comes lands where the topic lives.
+/// Without a rule, messages land in the topic's domain on this host.
 #[test]
 fn a_topic_that_lives_on_a_gpu_is_written_there() {
     const LIVES: &str = "lives";
     let gpu = gpu();
-    let hosts = Hosts::new(Network::new(Faults::default()));
+    let hosts = Hosts::new(SoftwareNetwork::new(Faults::default()));
     let local = hosts.there.publisher(LIVES).domain(gpu.domain);
     let local = local.create().unwrap();
     let (publisher, subscriber) = hosts.join(LIVES, &gpu);
@@ -271,7 +272,7 @@ fn a_topic_that_lives_on_a_gpu_is_written_there() {
 fn gpudirect_is_met_where_cards_read_and_write_gpus() {
     const REQUIRED: &str = "direct/required";
     let gpu = gpu();
-    let hosts = Hosts::new(Network::new(Faults::default()));
+    let hosts = Hosts::new(SoftwareNetwork::new(Faults::default()));
     let subscriber = hosts.there.subscriber(REQUIRED).domain(gpu.domain);
     let subscriber = subscriber.reliable().require(PathKind::GpuDirect);
     let subscriber = subscriber.create().unwrap();
@@ -284,7 +285,7 @@ fn gpudirect_is_met_where_cards_read_and_write_gpus() {
     publish(&publisher, 1, 3_000_001);
     expect(&subscriber, &gpu, 1, 3_000_001);
     assert_eq!(gpu.copied(), copied);
-    // Whoever comes later is not refused either, but for what no other host can give.
+    // A later subscriber is not refused either, unless it requires a path that messages of other hosts cannot have.
     let late = || hosts.there.subscriber(REQUIRED).domain(gpu.domain);
     late().require(PathKind::GpuDirect).create().unwrap();
     let refused = late().require(PathKind::Pinned).create().unwrap_err();
@@ -294,12 +295,12 @@ fn gpudirect_is_met_where_cards_read_and_write_gpus() {
     );
 }
 
-/// A host that waits for the topic already counts as a subscriber at once, and has not yet said how messages land there.
+/// A host that waits for the topic counts as a subscriber at once, before it has reported how messages land there.
 #[test]
 fn a_publisher_that_requires_gpudirect_and_comes_where_a_host_waits_loses_nothing() {
     const WAITS: &str = "direct/waits";
     let gpu = gpu();
-    let hosts = Hosts::new(Network::new(Faults::default()));
+    let hosts = Hosts::new(SoftwareNetwork::new(Faults::default()));
     let subscriber = hosts.there.subscriber(WAITS).domain(gpu.domain);
     let subscriber = subscriber.reliable().create().unwrap();
     until("the host to wait", || {
@@ -312,16 +313,16 @@ fn a_publisher_that_requires_gpudirect_and_comes_where_a_host_waits_loses_nothin
     hosts.wait_direct(WAITS, &gpu, &publisher, &subscriber);
 }
 
-/// Whoever is refused is told the path that there is, and what the card said.
+/// A refused member is told the actual path, and the card's reason.
 #[test]
 fn gpudirect_is_refused_with_the_reason_where_cards_refuse_the_gpu() {
     let gpu = gpu();
-    let network = Network::new(Faults::default());
+    let network = SoftwareNetwork::new(Faults::default());
     network.refuse("ibv_reg_dmabuf_mr", 95);
     let hosts = Hosts::new(network);
     let reader = |topic| hosts.there.subscriber(topic).domain(gpu.domain).reliable();
     let writer = |topic| hosts.here.publisher(topic).domain(gpu.domain);
-    // A subscriber that comes where messages come already.
+    // A subscriber of a topic whose messages arrive already.
     let (publisher, subscriber) = hosts.join("direct/any", &gpu);
     publish(&publisher, 0, 1000);
     expect(&subscriber, &gpu, 0, 1000);
@@ -332,12 +333,12 @@ fn gpudirect_is_refused_with_the_reason_where_cards_refuse_the_gpu() {
         "registering memory with nic-host-a failed",
     ];
     assert!(words.iter().all(|word| late.contains(word)), "{late}");
-    // A subscriber that was there before: the publisher here is not served.
+    // A subscriber that is older than the publisher: the publisher's messages do not go there.
     let first = reader("direct/first").require(PathKind::GpuDirect);
     let _first = first.create().unwrap();
     let unserved = writer("direct/first").create().unwrap();
     hosts.wait_refused("direct/first", &words);
-    // A publisher.
+    // A publisher that requires GPUDirect.
     let _strict = reader("direct/strict").create().unwrap();
     let strict = writer("direct/strict").require(PathKind::GpuDirect);
     let strict = strict.create().unwrap();
@@ -354,7 +355,7 @@ fn gpudirect_is_refused_with_the_reason_where_cards_refuse_the_gpu() {
 #[test]
 fn gpudirect_is_refused_where_messages_live_or_land_in_the_memory_of_a_host() {
     let gpu = gpu();
-    let hosts = Hosts::new(Network::new(Faults::default()));
+    let hosts = Hosts::new(SoftwareNetwork::new(Faults::default()));
     let strict = |topic, domain| {
         let publisher = hosts.here.publisher(topic).domain(domain);
         publisher.require(PathKind::GpuDirect).create().unwrap()
@@ -365,7 +366,7 @@ fn gpudirect_is_refused_where_messages_live_or_land_in_the_memory_of_a_host() {
         "direct/host",
         &["this one is rdma: the messages live in the host's memory"],
     );
-    // No rule says that it lands on a GPU.
+    // No rule lets this topic land on a GPU.
     let _there = hosts.there.subscriber("lands").create().unwrap();
     let _lands = strict("lands", gpu.domain);
     hosts.wait_refused(
@@ -374,12 +375,12 @@ fn gpudirect_is_refused_where_messages_live_or_land_in_the_memory_of_a_host() {
     );
 }
 
-/// A lane that is lost makes the path TCP; what is published meanwhile is left out.
+/// When the RDMA lanes are lost, the path is TCP; messages that are published meanwhile are left out.
 #[test]
 fn a_publisher_that_requires_gpudirect_is_not_served_over_tcp() {
     const LOST: &str = "direct/lost";
     let gpu = gpu();
-    let hosts = Hosts::new(Network::new(Faults::default()));
+    let hosts = Hosts::new(SoftwareNetwork::new(Faults::default()));
     let subscriber = hosts.there.subscriber(LOST).domain(gpu.domain);
     let subscriber = subscriber.reliable().create().unwrap();
     let publisher = hosts.here.publisher(LOST).domain(gpu.domain);

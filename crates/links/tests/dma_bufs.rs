@@ -6,7 +6,7 @@ mod within;
 
 use rgaps::Node;
 use rgaps_transport::Rdma;
-use rgaps_verbs::in_process::{Faults, Network};
+use rgaps_verbs::in_process::{Faults, SoftwareNetwork};
 use rgaps_verbs::ChannelConfig;
 use std::path::Path;
 use support::{
@@ -15,7 +15,7 @@ use support::{
 use within::Links;
 
 const TOPIC: &str = "dma/bufs";
-/// The cards write these.
+/// The size of messages: large enough that cards write them.
 const BYTES: usize = 3_000_001;
 const MESSAGES: u64 = 6;
 
@@ -27,8 +27,8 @@ fn is_here(device: &str) -> bool {
     is_here
 }
 
-/// What `rgaps peers` of both hosts says of their pools after messages have crossed.
-fn said_after_messages(network: &Network) -> [Option<Result<(), String>>; 2] {
+/// Returns what `rgaps peers` reports of each host's pools after messages have crossed.
+fn said_after_messages(network: &SoftwareNetwork) -> [Option<Result<(), String>>; 2] {
     let pool = "cap = \"256MiB\"\nprovider = \"dmaplane\"";
     let whole = |name: &str, links: &str| Host::start_whole_with_pool(name, links, pool);
     let hosts = hosts_started(2, "lanes = 2\n", whole);
@@ -69,8 +69,8 @@ fn cards_know_pools_as_dma_bufs_where_their_driver_takes_them() {
     if !is_here("/dev/dmaplane-pool") {
         return;
     }
-    let network = Network::new(Faults::default());
-    // Whatever is registered by its address fails.
+    let network = SoftwareNetwork::new(Faults::default());
+    // Registering memory by its address fails.
     network.refuse("ibv_reg_mr", 95);
     assert_eq!(said_after_messages(&network), [Some(Ok(())), Some(Ok(()))]);
 }
@@ -81,7 +81,7 @@ fn cards_know_pools_by_their_addresses_where_their_driver_takes_no_dma_bufs_and_
     if !is_here("/dev/dmaplane-pool") {
         return;
     }
-    let network = Network::new(Faults::default());
+    let network = SoftwareNetwork::new(Faults::default());
     network.refuse("ibv_reg_dmabuf_mr", 95);
     for said in said_after_messages(&network) {
         let why = said.unwrap().unwrap_err();

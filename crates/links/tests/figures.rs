@@ -1,4 +1,4 @@
-//! What is counted and timed on links, as the daemons tell it.
+//! Counts and times of links, as the daemons report them.
 mod support;
 
 use rgaps::{LinkFigures, Node, PeerState, Stage};
@@ -19,7 +19,7 @@ fn counts(figures: &LinkFigures) -> Vec<u64> {
     figures.stages.iter().map(|times| times.count()).collect()
 }
 
-/// Publishes and takes what the counts are of.
+/// Publishes and receives the messages that the test counts.
 fn traffic(here: &Node, there: &Node) {
     let subscriber = there.subscriber("photos").reliable().create().unwrap();
     let publisher = here.publisher("photos").deadline(LIMIT).create().unwrap();
@@ -40,7 +40,7 @@ fn each_message_is_counted_and_timed_at_both_ends() {
     traffic(&here, &there);
     let all = MESSAGES + 1;
     let payload = MESSAGES * BYTES as u64 + LARGE as u64;
-    // A report has what was counted at one moment, and what the lanes said a moment before.
+    // A report has the counts of one moment, and the lanes' counts of a moment before.
     let (mut sent, mut came) = (figures(&here), figures(&there));
     until("the figures of what was sent", || {
         sent = figures(&here);
@@ -59,9 +59,9 @@ fn each_message_is_counted_and_timed_at_both_ends() {
     assert_eq!((came.messages_in, came.bytes_in), (all, payload));
     assert_eq!((sent.resent, sent.violations, sent.skipped), (0, 0, 0));
     assert_eq!((came.missed, came.duplicates, came.given_up), (0, 0, 0));
-    // The host that dials and the one that accepts.
+    // The host that dials counts the connection, and so does the one that accepts.
     assert_eq!((sent.connects, came.connects), (1, 1));
-    // One machine, one clock: what is from end to end is at least what the landing took.
+    // Both hosts have the same clock, so the total time is at least that of any stage.
     let at = |stage| Stage::ALL.iter().position(|each| *each == stage).unwrap();
     let sum = |stage| came.stages[at(stage)].sum_ns;
     assert!(sum(Stage::Total) > 0 && sum(Stage::Total) >= sum(Stage::Publish));
@@ -87,7 +87,7 @@ fn a_host_that_is_shown_as_linked_has_connected() {
     }
 }
 
-/// What a daemon tells Prometheus.
+/// The daemon's metrics for Prometheus.
 fn scrape(port: u16) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -100,7 +100,7 @@ fn scrape(port: u16) -> String {
 #[test]
 fn the_daemon_shows_its_links_to_prometheus() {
     let port = ports(1)[0];
-    // Two that find each other, the first with metrics.
+    // Two hosts that find each other; the first one's daemon has metrics.
     let control = ports(2);
     let links = |at: usize| {
         format!(

@@ -1,6 +1,6 @@
 //! Hosts and subscribers that come late, leave, die, come back, are cut off and found by multicast: interest and links
-//! follow, and nothing is started again for it. How long each took is printed (`--nocapture`). As root only, and where
-//! `ip netns` may be used; elsewhere it says why it did nothing.
+//! follow without a restart of other processes. The tests print how long each step took (`--nocapture`). They need root and
+//! `ip netns`; elsewhere they print why they did nothing.
 mod support;
 
 use rgaps::{Node, PeerState, Publisher, Subscriber};
@@ -8,7 +8,7 @@ use std::time::Instant;
 use support::cable::Cable;
 use support::{content, receive, until, Host, LIMIT};
 
-/// Until something is so; prints how long it took.
+/// Waits until `is_so` is true, and prints how long that took.
 fn follows(what: &str, is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     until(what, is_so);
@@ -27,7 +27,7 @@ fn subscriber(node: &Node) -> Subscriber {
     node.subscriber("photos").reliable().create().unwrap()
 }
 
-/// The next message arrives there, whole.
+/// Publishes a message and checks that it arrives unchanged.
 fn crosses(publisher: &Publisher, subscriber: &Subscriber, number: u64) {
     publisher.put(&content(number, 100_000)).unwrap();
     assert!(receive(subscriber).as_slice().unwrap() == content(number, 100_000));

@@ -1,4 +1,4 @@
-//! The fuzz target of what hosts say to each other with seeded changes of a corpus; with libFuzzer by `make fuzz`.
+//! Runs the fuzz target for messages between hosts with seeded changes of a corpus. `make fuzz` runs it with libFuzzer.
 #![forbid(unsafe_code)]
 #[path = "../../../fuzz/control.rs"]
 mod control;
@@ -8,11 +8,11 @@ mod seeded;
 use rgaps::tensor::strided;
 use rgaps::{DType, History};
 use rgaps_client::links::{Metadata, Offer};
-use rgaps_links::keys::{HostLife, Token, PLANE_VERSION};
+use rgaps_links::keys::{HostLife, HostToken, PLANE_VERSION};
 use rgaps_links::wire::{FlowDescription, LinkMessage, MessageDescription, Takes, Tree};
 use rgaps_routing::{ChannelEnd, ControlMessage, Datagram, HostId, Life, Segment};
 
-/// All that a host may say over a control channel.
+/// A datagram with some messages of a control channel.
 fn datagram(topic: &str) -> Datagram {
     let end = |host| ChannelEnd {
         life: Life {
@@ -42,14 +42,14 @@ fn datagram(topic: &str) -> Datagram {
     }
 }
 
-/// A token, a question, what is said over a link, and descriptions; `fuzz/corpus` has answers.
+/// A token, a question, control messages of a link, and descriptions. `fuzz/corpus` has answers.
 fn seeds() -> Vec<Vec<u8>> {
     let node = HostLife {
         host: "robot-1".to_owned(),
         incarnation: 0xfeed,
     };
     let protocol = PLANE_VERSION;
-    let token = Token {
+    let token = HostToken {
         node: node.clone(),
         protocol,
     };
@@ -91,7 +91,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     all.push(of(0, token.key("lab").as_bytes()));
     all.extend(said.map(|said| of(3, &said.encode())));
-    // A question's fields, one after the other.
+    // The fields of a question, in their order.
     let question = (PLANE_VERSION, "robot-1", 0xfeed_u64);
     all.push(of(1, &postcard::to_stdvec(&question).unwrap()));
     all.push(of(4, &meta.encode()));

@@ -1,5 +1,5 @@
-//! Messages that live on a GPU of one host, and are read on a GPU of another: copied down once, sent once, copied
-//! up once. Over a test driver whose streams take their time, so that what is not waited for has not happened.
+//! Messages in a GPU's memory on one host, read on a GPU of another: copied down once, sent once, copied up once. The test driver's
+//! streams are slow, so work that nobody waits for has not happened yet.
 mod support;
 
 use rgaps::{Config, DType, Domain, Header, Node, PartSpec, RecvError};
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use support::{bytes_of, content, hosts, receive, until, wait_for_subscribers, LIMIT};
 
-/// Sizes below, at and above what goes in parts, on both sides.
+/// Sizes below, at and above those from which either host copies a message in parts.
 const SIZES: [usize; 6] = [0, 1000, 70_000, 3_000_001, 9 << 20, (20 << 20) + 12_345];
 
 /// The trace tells processes apart and not tests, so tests run one at a time.
@@ -20,7 +20,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The GPU, and the file with what processes asked of its driver. It is the same GPU for both hosts.
+/// The GPU, which all hosts share, and the file in which its driver records the calls of all processes.
 fn gpu() -> (Domain, &'static PathBuf) {
     static TRACE: OnceLock<(Domain, PathBuf)> = OnceLock::new();
     let (domain, trace) = TRACE.get_or_init(|| {
@@ -43,7 +43,7 @@ fn gpu() -> (Domain, &'static PathBuf) {
     (*domain, trace)
 }
 
-/// Bytes of each such call of a process.
+/// The bytes of each call of the driver's function `name` by a process.
 fn calls(process: u32, name: &str) -> Vec<u64> {
     let text = std::fs::read_to_string(gpu().1).unwrap_or_default();
     let lines = text.lines().filter_map(|line| {
@@ -58,7 +58,7 @@ fn calls(process: u32, name: &str) -> Vec<u64> {
 fn a_message_is_copied_down_once_for_two_hosts_and_up_once_for_three_subscribers_of_each() {
     let _alone = alone();
     let (gpu, _) = gpu();
-    // The larger messages lie over several segments of 8 MiB, each of which the driver knows for itself.
+    // The larger messages span several segments of 8 MiB, each of which is registered with the driver on its own.
     let hosts = hosts(3, "");
     let here = hosts[0].node("publisher");
     let subscribers: Vec<_> = hosts[1..]
@@ -109,7 +109,7 @@ fn a_message_is_copied_down_once_for_two_hosts_and_up_once_for_three_subscribers
             assert_eq!(after - before, bytes as u64, "up, message {number}");
         }
     }
-    // The host's pools are pinned where they are copied from and to.
+    // Processes that copy from or to the host's pools have pinned them.
     for process in links.iter().copied().chain([std::process::id()]) {
         let registered = calls(process, "cuMemHostRegister");
         assert!(
@@ -124,7 +124,7 @@ fn a_message_is_copied_down_once_for_two_hosts_and_up_once_for_three_subscribers
             "process {process}"
         );
     }
-    // Down in parts of 4 MiB at most, and up as the chunks land.
+    // This process copies down in parts of at most 4 MiB. The links copy up as chunks land.
     let down = calls(std::process::id(), "cuMemcpyAsync");
     assert!(
         down.iter().all(|bytes| *bytes <= 4 << 20) && down.len() > 8,
@@ -177,7 +177,7 @@ fn what_lands_on_a_gpu_is_copied_there_once_while_it_lands_from_memory_that_the_
         "[[links.landing]]\nname = \"gpu\"\ntopics = [\"up/**\"]\ndomain = \"cuda:0\"",
     );
     let (here, there) = (hosts[0].node("publisher"), hosts[1].node("subscribers"));
-    // A reliable subscriber that reads where they land, and one of the host.
+    // A reliable subscriber in the domain where messages land, and one in the host's.
     let near = there.subscriber("up/a").reliable().create().unwrap();
     let publisher = here.publisher("up/a").domain(Domain::Host);
     let publisher = publisher.deadline(LIMIT).create().unwrap();
@@ -204,7 +204,7 @@ fn what_lands_on_a_gpu_is_copied_there_once_while_it_lands_from_memory_that_the_
     for what in ["copyOverRegistrations", "copyPageable"] {
         assert_eq!(calls(links, what), [0u64; 0], "{what}");
     }
-    // Not all of a message at once.
+    // The links do not copy a large message at once.
     let largest = calls(links, "cuMemcpyAsync").into_iter().max();
     assert!(
         largest < SIZES.last().map(|bytes| *bytes as u64),
@@ -212,9 +212,9 @@ fn what_lands_on_a_gpu_is_copied_there_once_while_it_lands_from_memory_that_the_
     );
 }
 
-/// Where a process of its own finds its host's configuration.
+/// Environment variable with the path of the host's configuration, for the publisher in a process of its own.
 const CONFIG: &str = "RGAPS_TEST_GPU_CONFIG";
-/// Of a message of a publisher that dies.
+/// Bytes of the message of the publisher that dies.
 const BROKEN: usize = 24 << 20;
 
 struct Alone(Child);
@@ -233,7 +233,7 @@ fn a_message_whose_publisher_dies_half_way_down_is_missed_or_whole() {
     let hosts = hosts(2, "");
     let there = hosts[1].node("subscriber");
     let near = hosts[0].node("near");
-    // Who sees how far the copy on the host is, and who gets it elsewhere.
+    // One subscriber sees how far the copy on its host is, the other one is on the other host.
     let watches = near.subscriber("dies").domain(Domain::Host);
     let watches = watches.create().unwrap();
     let subscriber = there.subscriber("dies").domain(gpu).reliable();
@@ -242,7 +242,7 @@ fn a_message_whose_publisher_dies_half_way_down_is_missed_or_whole() {
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "alone_a_publisher_dies", "--ignored"])
             .env(CONFIG, hosts[0].path())
-            // Its copies, and only its, take a while.
+            // Only this process's copies are slow.
             .env("RGAPS_TEST_DRIVER_DELAY_US", "60000")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -258,12 +258,12 @@ fn a_message_whose_publisher_dies_half_way_down_is_missed_or_whole() {
         Err(RecvError::Aborted { .. }) => false,
         Err(error) => panic!("{error}"),
     };
-    // What was said to be there stays.
+    // The bytes that were reported as ready stay valid.
     let there_of = sample.ready_slice().unwrap().len();
     assert!(sample.ready_slice().unwrap() == &content(0, BROKEN)[..there_of]);
     assert!(whole || (there_of > 0 && there_of < BROKEN), "{there_of}");
     drop(sample);
-    // The topic goes on.
+    // The topic still works.
     let next = near.publisher("dies").domain(gpu).deadline(LIMIT);
     let next = next.create().unwrap();
     wait_for_subscribers(&next, 2);
@@ -293,7 +293,7 @@ fn alone_a_publisher_dies() {
     let mut loan = publisher.loan(BROKEN as u64).unwrap();
     loan.write(0, &content(0, BROKEN)).unwrap();
     loan.publish().unwrap();
-    // It is killed meanwhile.
+    // The test kills this process meanwhile.
     std::thread::sleep(LIMIT);
 }
 
@@ -321,7 +321,7 @@ fn links_that_are_killed_while_chunks_are_copied_up_lose_no_memory_and_go_on() {
             next += 1;
         }
         if round < 2 {
-            // In different stages of the first of them.
+            // Each round kills the links in another stage of the first messages.
             std::thread::sleep(Duration::from_millis(5 + 20 * round));
             hosts[1].kill_links();
             hosts[1].start_links();
@@ -334,7 +334,7 @@ fn links_that_are_killed_while_chunks_are_copied_up_lose_no_memory_and_go_on() {
                     sample.read(0, &mut bytes).unwrap();
                     assert!(bytes == content(sample.tag(), BYTES));
                 }
-                // Published, and then its copy's process died.
+                // It was published, and then the process that made its copy died.
                 Err(RecvError::Aborted { .. }) => aborted += 1,
                 Err(error) => panic!("{error}"),
             }
@@ -342,7 +342,7 @@ fn links_that_are_killed_while_chunks_are_copied_up_lose_no_memory_and_go_on() {
         }
     }
     assert!(aborted <= 2 * 3, "{aborted} of {next} came to nothing");
-    // What was sent is let go of.
+    // The publisher's links have sent all messages.
     until("the samples to be acknowledged", || {
         let peers = here.peers().unwrap();
         peers.peers.iter().all(|peer| peer.messages_out >= next)

@@ -1,4 +1,4 @@
-//! What the first late joiner on another host gets: the history lands because it is there.
+//! The history that a late joiner on another host gets. Its host takes history only once it has such a subscriber.
 mod support;
 
 use rgaps::{Late, Node, Publisher, Subscriber};
@@ -16,7 +16,7 @@ const SLOW: &str = "outage_ms = 300000\n[[links.quotas]]\nname = \"slow\"\n\
                     topics = [\"slow/**\"]\nrate_max = 3000";
 const SLOW_BYTES: usize = 3000;
 
-/// Whose messages have consecutive tags.
+/// A publisher whose messages have consecutive tags.
 struct Tagged {
     publisher: Publisher,
     bytes: usize,
@@ -53,7 +53,7 @@ fn joins(node: &Node, topic: &str, late: Late) -> Subscriber {
     subscriber.create().unwrap()
 }
 
-/// The next messages are these, and none was missed.
+/// Receives messages with these tags, in this order, and none missed.
 fn gets(subscriber: &Subscriber, tags: impl IntoIterator<Item = u64>) {
     for tag in tags {
         let sample = receive(subscriber);
@@ -112,7 +112,7 @@ fn the_newest_are_those_of_all_publishers_of_the_other_host() {
 fn the_newest_are_those_of_both_hosts() {
     let hosts = hosts(2, "");
     let (here, there) = (hosts[0].node("publisher"), hosts[1].node("late"));
-    // Its own host's message is older than those that land, or newer.
+    // The message of the subscriber's own host is older than the other host's, or newer.
     for (local_first, expected) in [(true, vec![0, 3]), (false, vec![3])] {
         let topic = format!("both/{local_first}");
         let remote = Tagged::new(&here, &topic, 1000);
@@ -198,13 +198,19 @@ fn a_host_that_had_only_live_subscribers_gets_the_history_when_one_wants_it_also
     nothing_more(&map.publisher, &[&live, &late, &elsewhere]);
 }
 
-#[test]
-fn a_late_joiner_that_is_reached_through_another_host_gets_the_newest_messages_too() {
+/// Three hosts in a row: the second one is linked with both others. With a node on each.
+fn row(config: &str) -> ([Host; 3], [Node; 3]) {
     let ports = ports(3);
     let around: [&[usize]; 3] = [&[1], &[0, 2], &[1]];
-    let hosts = [0, 1, 2].map(|at| start_among(&ports, at, around[at], ""));
+    let hosts = [0, 1, 2].map(|at| start_among(&ports, at, around[at], config));
     let nodes = [0, 1, 2].map(|at| hosts[at].node("member"));
-    // Nobody between wants it.
+    (hosts, nodes)
+}
+
+#[test]
+fn a_late_joiner_that_is_reached_through_another_host_gets_the_newest_messages_too() {
+    let (_hosts, nodes) = row("");
+    // The host between has no subscriber.
     let mut map = Tagged::new(&nodes[0], "map", 1000);
     map.put(5);
     let far = joins(&nodes[2], "map", Late::Latest);
@@ -212,7 +218,7 @@ fn a_late_joiner_that_is_reached_through_another_host_gets_the_newest_messages_t
     wait_for_subscribers(&map.publisher, 1);
     map.put(1);
     gets(&far, 5..6);
-    // The host between had it first, and its live messages are history to the one behind it.
+    // The host between subscribes first. Its live messages are history for the host behind it.
     let mut state = Tagged::new(&nodes[0], "state", 1000);
     state.put(5);
     let near = joins(&nodes[1], "state", Late::Last(3));
@@ -233,14 +239,11 @@ fn a_late_joiner_that_is_reached_through_another_host_gets_the_newest_messages_t
 #[test]
 fn a_late_joiner_behind_a_host_that_is_held_back_gets_the_history_whole() {
     for (late, first) in [(Late::AllKept, 6), (Late::Last(3), 11), (Late::Latest, 13)] {
-        let ports = ports(3);
-        let around: [&[usize]; 3] = [&[1], &[0, 2], &[1]];
-        let hosts = [0, 1, 2].map(|at| start_among(&ports, at, around[at], ""));
-        let nodes = [0, 1, 2].map(|at| hosts[at].node("member"));
+        let (_hosts, nodes) = row("");
         let near = joins(&nodes[1], "log", Late::Nothing);
         let mut log = Tagged::new(&nodes[0], "log", 1000);
         wait_for_subscribers(&log.publisher, 1);
-        // Nobody reads there: eight messages land, and the link holds the others.
+        // Nobody reads on host-b: eight messages land, and the link holds the others.
         log.put(14);
         until("the link", || crossed(&nodes[0], "host-b") == 14);
         let far = joins(&nodes[2], "log", late);
@@ -257,14 +260,11 @@ fn a_late_joiner_behind_a_host_that_is_held_back_gets_the_history_whole() {
 
 #[test]
 fn a_late_joiner_does_not_stop_links_that_hold_all_that_they_may() {
-    let ports = ports(3);
-    let around: [&[usize]; 3] = [&[1], &[0, 2], &[1]];
-    let hosts = [0, 1, 2].map(|at| start_among(&ports, at, around[at], "held_max = 6"));
-    let nodes = [0, 1, 2].map(|at| hosts[at].node("member"));
+    let (_hosts, nodes) = row("held_max = 6");
     let near = joins(&nodes[1], "log", Late::Nothing);
     let mut log = Tagged::new(&nodes[0], "log", 1000);
     wait_for_subscribers(&log.publisher, 1);
-    // Nobody reads there: eight messages land, the link holds six, and six wait for it.
+    // Nobody reads on host-b: eight messages land, the link holds six, and six wait for the link.
     log.put(20);
     until("the link", || crossed(&nodes[0], "host-b") == 14);
     let far = joins(&nodes[2], "log", Late::AllKept);
@@ -279,7 +279,7 @@ fn a_late_joiner_does_not_stop_links_that_hold_all_that_they_may() {
     }
 }
 
-/// How much has landed of the only publisher of a topic.
+/// How many messages of a topic's publishers this host has.
 fn landed(there: &Node, topic: &str) -> u64 {
     let topic = there.topic(topic);
     let publishers = topic.map_or_else(|_| Vec::new(), |topic| topic.publishers);
@@ -291,8 +291,8 @@ fn links_of(host: &Host) -> u32 {
     host.links.as_ref().expect("they were started").id()
 }
 
-/// A subscriber whose history is on its way: some of the five messages have landed, and the links that send it stand
-/// still. Where all have landed before these were stopped, another topic is tried.
+/// A subscriber that has got a part of its history: some of the five messages have landed, and the sending links are stopped. If all
+/// five landed before that, the test tries again with another topic.
 fn on_its_way(hosts: &[Host], there: &Node, late: Late) -> (Tagged, Subscriber) {
     let links = links_of(&hosts[0]);
     let mut found = None;
@@ -314,7 +314,7 @@ fn on_its_way(hosts: &[Host], there: &Node, late: Late) -> (Tagged, Subscriber) 
     found.expect("it was waited for")
 }
 
-/// What a subscriber gets whose wait was ended: the newest of what had landed, and all that lands after it.
+/// Checks a subscriber that did not wait for all of the history: it got the newest message that had landed, and gets all that land later.
 fn gets_what_landed_and_the_rest(subscriber: &Subscriber, first: u64) {
     assert!(first < 4, "history had landed that was on its way");
     gets(subscriber, first + 1..5);

@@ -56,12 +56,12 @@ fn a_message_crosses_once_for_all_subscribers_of_a_host() {
             }
         }
     }
-    // The same bytes for all of them.
+    // All subscribers get the same bytes.
     let first = addresses[0].address();
     assert!(addresses.iter().all(|sample| sample.address() == first));
     let topic = there.topic("photos").unwrap();
     assert_eq!(topic.row.type_name, "photo");
-    // Once for the host.
+    // Each message crossed once, however many subscribers the host has.
     let total: u64 = SIZES.iter().map(|bytes| (*bytes).max(1) as u64).sum();
     until("the count of what crossed", || {
         let peers = here.peers().unwrap().peers;
@@ -159,7 +159,7 @@ fn who_comes_late_gets_the_history_also_on_another_host() {
     }
     publisher.put(&content(10, 300_000)).unwrap();
     assert!(receive(&first).as_slice().unwrap() == content(10, 300_000));
-    // The next host's history is not the first's again.
+    // The first host does not get the history again that the next host gets.
     let (_second_node, second) = late(2);
     for number in 7..11 {
         assert!(receive(&second).as_slice().unwrap() == content(number, 300_000));
@@ -168,12 +168,12 @@ fn who_comes_late_gets_the_history_also_on_another_host() {
     for subscriber in [&first, &second] {
         assert!(receive(subscriber).as_slice().unwrap() == content(11, 300_000));
     }
-    // Of the publisher that stands for the one elsewhere.
+    // This history comes from the host's own publisher of the remote messages.
     let (_third_node, third) = late(1);
     for number in 8..12 {
         assert!(receive(&third).as_slice().unwrap() == content(number, 300_000));
     }
-    // The latest value, and what comes after it.
+    // A late joiner gets the latest message, and those after it.
     let node = hosts[2].node("latest");
     let latest = node.subscriber("map").reliable().late(Late::Latest);
     let latest = latest.create().unwrap();
@@ -192,7 +192,7 @@ fn the_history_of_several_publishers_is_in_the_order_of_publishing_on_another_ho
         publisher.put(&content(number, 1_000)).unwrap();
         publisher
     };
-    // The newest is of one that is gone; slots and publishers are not in that order.
+    // The newest message is of a publisher that has left. The order of slots and publishers is another.
     let lives = publish(0);
     (1..4).for_each(|number| drop(publish(number)));
     lives.put(&content(4, 1_000)).unwrap();
@@ -202,12 +202,12 @@ fn the_history_of_several_publishers_is_in_the_order_of_publishing_on_another_ho
         let subscriber = node.subscriber("state").reliable().late(late);
         subscriber.create().unwrap()
     };
-    // Of those that are gone the last four of the topic: 2, 3, 4 and 5; of the one that lives all.
+    // Of the publishers that have left, the topic keeps the last four messages: 1 is dropped. Of the one that lives, it keeps all.
     let first = late(Late::AllKept);
     for number in [0, 2, 3, 4, 5] {
         assert!(receive(&first).as_slice().unwrap() == content(number, 1_000));
     }
-    // What has landed is a history there.
+    // Messages that have landed are the history of later subscribers there.
     for (last, expected) in [(Late::Latest, 5..6), (Late::Last(3), 3..6)] {
         let subscriber = late(last);
         for number in expected {
@@ -231,7 +231,7 @@ fn publishers_that_publish_nothing_leave_no_place_taken() {
                 .is_ok_and(|topic| topic.publishers.len() == count)
         });
     };
-    // More than a topic may have on a host; the last round of them is there when the topic is not wanted any more.
+    // All rounds together have more publishers than a topic may have on a host. In the last round, the subscriber leaves while they exist.
     for round in 0..6 {
         let publishers = [0; 5].map(|_| here.publisher("often").create().unwrap());
         landed(6);
@@ -261,7 +261,7 @@ fn a_slow_reliable_subscriber_holds_the_publisher_back_on_another_host() {
     let publisher = publisher.create().unwrap();
     wait_for_subscribers(&publisher, 1);
     const COUNT: u64 = 200;
-    // Nobody reads until the publisher has waited for it in vain.
+    // Nobody reads until the publisher is back-pressured.
     let mut next = 0;
     while try_put(&publisher, &content(next, 100_000)) {
         next += 1;
@@ -282,7 +282,7 @@ fn a_slow_reliable_subscriber_holds_the_publisher_back_on_another_host() {
     nothing_more(&publisher, &[&subscriber]);
 }
 
-/// An address of this machine that no other test uses, as none has this port: all of them listen at the fixed port.
+/// An address of this machine for links that listen at the fixed port. No other test uses it, since no other has this port.
 fn own_address(port: u16) -> Ipv4Addr {
     let [high, low] = port.to_be_bytes();
     Ipv4Addr::new(127, high, low, 64)
@@ -317,7 +317,7 @@ fn lanes_use_one_port_that_a_firewall_can_be_told() {
 fn links_that_were_killed_get_their_fixed_port_again() {
     let ports = ports(2);
     let mut hosts = [0, 1].map(|at| with_fixed_port(at, &ports));
-    // Both say so: else the second one's link with the killed ones could be taken for that with the next ones.
+    // Waits for both hosts: otherwise the second host's link with the killed links could be mistaken for that with the next ones.
     hosts.iter().for_each(|host| host.wait_for_peers(1));
     hosts[0].kill_links();
     let node = hosts[1].node("watch");

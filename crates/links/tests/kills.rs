@@ -14,7 +14,7 @@ use support::{
 
 const BYTES: usize = 20_000;
 
-/// Publishes until it is told to stop, and then the last message. Returns how many came before that.
+/// Publishes until `stop` is set, and then the last message. Returns how many messages were before that.
 fn publish_on(publisher: Publisher, stop: Arc<AtomicBool>) -> std::thread::JoinHandle<u64> {
     std::thread::spawn(move || {
         let mut number = 0;
@@ -46,7 +46,7 @@ fn links_that_are_killed_where_messages_land_lose_and_double_nothing() {
     wait_for_subscribers(&publisher, 1);
     let stop = Arc::new(AtomicBool::new(false));
     let publishing = publish_on(publisher, stop.clone());
-    // In what order those of two lives of the links come is nobody's promise; within one it is.
+    // Messages of one life of the links arrive in order; between two lives, no order is promised.
     let mut taken = BTreeSet::new();
     let mut last = BTreeMap::new();
     let mut take = |count: u64| {
@@ -112,7 +112,7 @@ fn links_that_are_killed_where_messages_leave_harm_nobody_there_and_go_on() {
         assert!(receive(&far).as_slice().unwrap() == content(number, BYTES));
     }
     hosts[0].kill_links();
-    // Nobody here notices.
+    // Local members do not notice.
     for number in 20..40 {
         publisher.put(&content(number, BYTES)).unwrap();
     }
@@ -120,7 +120,7 @@ fn links_that_are_killed_where_messages_leave_harm_nobody_there_and_go_on() {
         assert!(receive(&near).as_slice().unwrap() == content(number, BYTES));
     }
     hosts[0].start_links();
-    // What is kept is sent again, and what was there before is not there twice.
+    // The next links send the kept messages, and none that had arrived before.
     for number in 20..40 {
         assert!(receive(&far).as_slice().unwrap() == content(number, BYTES));
     }
@@ -151,7 +151,7 @@ fn daemons_that_are_killed_on_either_side_stop_no_topic() {
         host.start_daemon();
         both_ways(20);
     }
-    // And topics that are new are found, too.
+    // New topics cross, too.
     let late = there.subscriber("new").reliable().create().unwrap();
     let publisher = here.publisher("new").deadline(LIMIT).create().unwrap();
     wait_for_subscribers(&publisher, 1);
@@ -174,7 +174,7 @@ fn a_host_that_is_gone_holds_nobody_back_for_ever() {
     publisher.put(b"first").unwrap();
     assert_eq!(receive(&subscriber).as_slice().unwrap(), b"first");
     hosts[1].kill_links();
-    // More than is held for it: the publisher waits for the end of the outage, not for ever.
+    // More messages than are held for the host: the publisher waits only until the host is given up.
     for number in 0..50u64 {
         publisher.put(&number.to_le_bytes()).unwrap();
     }
@@ -225,7 +225,7 @@ fn the_daemon_keeps_its_links_running() {
         of_links().is_some_and(|client| client.pid != first)
     });
     hosts[0].wait_for_peers(1);
-    // They end with their daemon, also if that is killed.
+    // The links end with their daemon, also if it is killed.
     let last = of_links().expect("the links are a client").pid;
     let mut hosts = hosts;
     hosts[0].kill_daemon();
@@ -237,7 +237,7 @@ fn the_daemon_keeps_its_links_running() {
 
 #[test]
 fn nobody_else_may_be_called_links() {
-    // The rules are for users; here it is enough that others may not ask what links ask.
+    // It is enough that other clients may not make the requests of links.
     let hosts = hosts(1, "");
     let node = hosts[0].node("somebody");
     let refused = node.interest(0).unwrap_err().to_string();

@@ -1,5 +1,4 @@
-//! Where messages of other hosts land, as `links.landing` says. Over a test driver with two GPUs, which both hosts
-//! share.
+//! Messages of other hosts land where `links.landing` says. Both hosts share a test driver with two GPUs.
 mod support;
 
 use rgaps::{Domain, Node, RemoteRow};
@@ -23,7 +22,7 @@ fn rule(name: &str, topic: &str, domain: &str) -> String {
     format!("[[links.landing]]\nname = \"{name}\"\ntopics = [\"{topic}\"]\ndomain = \"{domain}\"\n")
 }
 
-/// What `topic info` says of a topic and a host.
+/// The row of `topic info` for a topic and another host.
 fn said(node: &Node, topic: &str, host: &str) -> Option<RemoteRow> {
     let info = node.topic(topic).ok()?;
     info.remote.into_iter().find(|row| row.host == host)
@@ -39,13 +38,13 @@ fn topics_land_where_the_first_rule_that_fits_says() {
     let hosts = hosts(2, &rules);
     let (here, there) = (hosts[0].node("here"), hosts[1].node("there"));
     for (topic, reads, lands, name) in [
-        // Whoever names no domain reads where the messages land.
+        // A subscriber that names no domain reads where the messages land.
         ("second/a", None, two, "second"),
         ("second/a/b", None, one, "first"),
         ("host", None, Domain::Host, "plain"),
         ("near/gpu", Some(one), one, "near"),
         ("near/any", None, Domain::Host, "near"),
-        // A copy for those who read elsewhere.
+        // A subscriber of another domain reads a replica.
         ("second/c", Some(Domain::Host), two, "second"),
     ] {
         let mut subscriber = there.subscriber(topic).reliable();
@@ -94,7 +93,7 @@ fn a_rule_that_cannot_be_kept_to_is_named() {
             row.is_some_and(|row| !row.ready && row.path == why)
         });
     }
-    // A topic has one domain on a host, and its publisher there was first.
+    // A topic has one domain on a host: that of the first publisher there.
     let local = there.publisher("lives").domain(one).create().unwrap();
     let subscriber = there.subscriber("lives").reliable().create().unwrap();
     let publisher = here.publisher("lives").deadline(LIMIT).create().unwrap();

@@ -1,4 +1,4 @@
-//! Publishers that leave while the way to another host changes: all that they published arrives, once and in order.
+//! Publishers that leave while the route to another host changes: all their messages arrive, once and in order.
 mod support;
 
 use rgaps::{Node, PeerState, Sample, Subscriber};
@@ -16,13 +16,13 @@ use support::{
 const BYTES: usize = 5_000;
 /// Messages of each publisher.
 const EACH: u64 = 6;
-/// Publishers at the same time, those included that have left and whose messages are on their way. A topic may have 16 on
-/// a host, and where they land are more of them than here for a while, so that some have to wait for a place.
+/// Publishers at the same time, including those that have left and whose messages are on their way. A topic may have 16 on a host.
+/// The host where messages land has more of them than this one for a while, so some have to wait for a seat.
 const AT_ONCE: usize = 13;
-/// Publishers that come and leave between two deaths.
+/// How many publishers come and leave between two kills.
 const SOME: u64 = 30;
 
-/// Publishers come, publish and leave until `stop` is set. `count` says how many have left so far.
+/// Creates publishers that publish and leave, until `stop` is set. `count`: how many have left so far.
 fn come_and_go(node: Node, count: Arc<AtomicU64>, stop: Arc<AtomicBool>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         while !stop.load(Ordering::SeqCst) {
@@ -46,8 +46,8 @@ fn come_and_go(node: Node, count: Arc<AtomicU64>, stop: Arc<AtomicBool>) -> Join
     })
 }
 
-/// Reads until the last message and all that lies beside it. How many messages there were of each publisher, which come
-/// in its order.
+/// Reads until the last message and those that arrived with it. Returns how many messages there were of each publisher, and checks
+/// that each publisher's come in order.
 fn read(subscriber: Subscriber) -> JoinHandle<BTreeMap<u64, u64>> {
     std::thread::spawn(move || {
         let mut seen = BTreeMap::new();
@@ -74,7 +74,7 @@ fn read(subscriber: Subscriber) -> JoinHandle<BTreeMap<u64, u64>> {
 #[test]
 fn what_publishers_published_that_left_while_the_way_changed_comes_through() {
     let ports = ports(4);
-    // The first one and the last have two others between them.
+    // Two hosts lie between the first and the last, side by side.
     let around = [[1, 2], [0, 3], [0, 3], [1, 2]].into_iter().enumerate();
     let hosts = around.map(|(at, others)| start_among(&ports, at, &others, "outage_ms = 300000"));
     let mut hosts: Vec<_> = hosts.collect();
@@ -85,7 +85,7 @@ fn what_publishers_published_that_left_while_the_way_changed_comes_through() {
     let (count, stop): (Arc<AtomicU64>, Arc<AtomicBool>) = Default::default();
     let reading = read(subscriber);
     let publishing = come_and_go(here.clone(), count.clone(), stop.clone());
-    // So many publishers come and leave before something happens again.
+    // Waits until `SOME` more publishers have come and left.
     let some_more = || {
         let before = count.load(Ordering::SeqCst);
         until("publishers to come and leave", || {
@@ -108,7 +108,7 @@ fn what_publishers_published_that_left_while_the_way_changed_comes_through() {
     stop.store(true, Ordering::SeqCst);
     until("the publishers", || publishing.is_finished());
     publishing.join().unwrap();
-    // All are gone when all they published is confirmed, and what is confirmed is published there.
+    // A publisher is forgotten when all its messages are confirmed, and confirmed messages are published there.
     until("the publishers to be gone", || {
         here.topic("photos").unwrap().publishers.len() == 1
     });

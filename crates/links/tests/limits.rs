@@ -1,4 +1,4 @@
-//! What may cross between hosts and what may not: rules, quotas, and what an outage loses.
+//! Limits of what crosses between hosts: rules and quotas; and what an outage loses.
 #![forbid(unsafe_code)]
 mod support;
 
@@ -9,7 +9,7 @@ use support::{
     LIMIT, LOOK_AGAIN, SHORT,
 };
 
-/// `host-a` and `host-b` with something more in their `[links]`.
+/// Starts `host-a` and `host-b`, each with these further lines in its `[links]`.
 fn two(more: [&str; 2]) -> [Host; 2] {
     two_with_pools(more, ["cap = \"2GiB\""; 2])
 }
@@ -30,7 +30,7 @@ fn two_with_pools(more: [&str; 2], pools: [&str; 2]) -> [Host; 2] {
     [start(0), start(1)]
 }
 
-/// Waits until 'topic info' has a row that says this, and returns it.
+/// Waits until `topic info` has a row with this text, and returns the row.
 fn told(node: &Node, topic: &str, says: &str) -> RemoteRow {
     let begun = Instant::now();
     loop {
@@ -49,7 +49,7 @@ fn told(node: &Node, topic: &str, says: &str) -> RemoteRow {
     }
 }
 
-/// Messages of the first topic do not cross, while those of the second do: each goes right behind one of the first.
+/// Checks that messages of the first topic do not cross, while those of the second, published right after them, do.
 fn does_not_cross(refused: (&Publisher, &Subscriber), allowed: (&Publisher, &Subscriber)) {
     for _ in 0..20 {
         refused.0.put(b"no").unwrap();
@@ -88,7 +88,7 @@ fn a_topic_that_may_not_go_to_a_host_does_not_and_others_do() {
     assert_eq!(receive(&small).as_slice().unwrap(), b"small");
     does_not_cross((&raw_out, &raw), (&small_out, &small));
     assert_eq!(raw_out.subscribers(), 0);
-    // Who waits for it is told why it is in vain.
+    // A publisher that waits for subscribers is told why it waits in vain.
     let missing = raw_out.missing_subscribers(1);
     assert_eq!(
         missing,
@@ -107,7 +107,7 @@ fn a_topic_that_may_not_come_from_a_host_is_refused_here_also_if_it_is_sent() {
         &rule("no-commands", "host-a", "command/**", "receive", "deny"),
     ]);
     let (a, b) = (hosts[0].node("publishers"), hosts[1].node("subscribers"));
-    // From other hosts it might come, so it is asked for, and host-a sends what it is asked for.
+    // host-b asks for the topic, since other hosts might send it, and host-a sends topics that it is asked for.
     let command = b.subscriber("command/go").reliable().create().unwrap();
     let state = b.subscriber("state").reliable().create().unwrap();
     let command_out = a.publisher("command/go").deadline(LIMIT).create().unwrap();
@@ -115,7 +115,7 @@ fn a_topic_that_may_not_come_from_a_host_is_refused_here_also_if_it_is_sent() {
     wait_for_subscribers(&state_out, 1);
     let row = told(&a, "command/go", "links.rules 'no-commands'");
     assert_eq!((row.host.as_str(), row.ready), ("host-b", false));
-    // And here, where it does not come from.
+    // On this host, the listing says which host the topic does not come from.
     let row = told(&b, "command/go", "come from 'host-a'");
     assert_eq!(
         (row.host.as_str(), row.subscribers, row.ready),
@@ -146,7 +146,7 @@ fn what_may_come_from_nobody_is_not_asked_for() {
     open_out.put(b"o").unwrap();
     assert_eq!(receive(&open).as_slice().unwrap(), b"o");
     does_not_cross((&secret_out, &secret), (&open_out, &open));
-    // The other host has not heard of it.
+    // The other host was not told of the topic.
     assert_eq!(a.topic("secret/key").unwrap().remote, []);
 }
 
@@ -183,7 +183,7 @@ fn a_publisher_that_needs_more_than_is_left_of_a_quota_waits_until_there_is_some
     let sent = content(1, 900_000);
     left_out.put(&sent).unwrap();
     assert!(receive(&left).as_slice().unwrap() == sent);
-    // Longer than what it may be.
+    // Longer than the quota's messages may be.
     left_out.put(&content(2, 1_100_000)).unwrap();
     left_out.put(&sent).unwrap();
     let sample = receive(&left);
@@ -193,7 +193,7 @@ fn a_publisher_that_needs_more_than_is_left_of_a_quota_waits_until_there_is_some
         row.refused >= 1
     });
     drop(sample);
-    // The other one gets what the first one had.
+    // The other topic gets the part of the quota that the first one had.
     drop((left, left_out));
     wait_for_subscribers(&right_out, 1);
     right_out.put(&sent).unwrap();
@@ -255,7 +255,7 @@ fn shares_of_a_link_add_up_to_no_more_than_it_has_and_a_topic_has_no_more_than_i
         let sample = receive(&one);
         assert_eq!((sample.sequence(), sample.missed()), (number, 0));
         assert!(sample.as_slice().unwrap() == content(number, BYTES));
-        // A slow machine only makes it slower.
+        // This is an upper limit, so a slow machine does not fail it.
         let came = (number + 1) * BYTES as u64;
         let most = begun.elapsed().as_secs_f64() * RATE as f64 + RATE as f64 / 20.0 + BYTES as f64;
         assert!(came as f64 <= most, "{came} bytes in {:?}", begun.elapsed());
@@ -314,7 +314,7 @@ fn a_path_to_another_host_is_not_used_where_a_faster_one_is_required() {
         "not: the publisher requires a path of zero_copy or better",
     );
     assert_eq!((row.host.as_str(), row.ready), ("host-b", false));
-    // There it is the daemon that refuses the publisher that would stand for the one here.
+    // The other host's daemon refuses the publisher that its links would have for this one.
     let row = told(
         &a,
         "picky",
@@ -329,7 +329,7 @@ fn a_path_to_another_host_is_not_used_where_a_faster_one_is_required() {
         does_not_cross(refused, (&any_out, &any));
     }
     assert_eq!((fast_out.subscribers(), picky_out.subscribers()), (0, 0));
-    // Who requires what is not there is told at once where messages come from another host already.
+    // If messages already come from another host, a subscriber that requires a better path is refused at once.
     let refused = reader("any").require(PathKind::Rdma).create().unwrap_err();
     assert!(refused.to_string().contains("another host"), "{refused}");
 }
@@ -356,7 +356,7 @@ fn what_an_outage_lost_is_told_with_the_next_message_and_in_the_listing() {
     }
     until("nobody there any more", || publisher.subscribers() == 0);
     noted(&a, "state", "what was given up", |row| row.gave_up > 0);
-    // Also what nobody kept, since the host was given up.
+    // Messages that nobody kept, since the host was given up, are missed, too.
     until("the topic to go nowhere", || {
         a.topic("state").unwrap().remote.is_empty()
     });
@@ -379,7 +379,7 @@ fn what_an_outage_lost_is_told_with_the_next_message_and_in_the_listing() {
 #[test]
 fn a_full_pool_where_messages_land_holds_their_topic_back_and_loses_nothing() {
     const BYTES: usize = 4 << 20;
-    // More than the pool there and all that may be on its way have room for.
+    // More messages than the other host's pool and the link's limits together have room for.
     const COUNT: u64 = 60;
     let small_limits = "in_flight_max = \"16MiB\"\noutage_max = \"16MiB\"\nheld_max = 4\n";
     let pools = ["cap = \"2GiB\"", "cap = \"64MiB\""];
@@ -395,7 +395,7 @@ fn a_full_pool_where_messages_land_holds_their_topic_back_and_loses_nothing() {
     wait_for_subscribers(&small_there, 1);
     small_there.put(&content(0, 1000)).unwrap();
     assert!(receive(&small).as_slice().unwrap() == content(0, 1000));
-    // All that has landed is held, so there is no memory for more some time.
+    // The test holds all messages that have landed, until there is no memory for more.
     let mut held = Vec::new();
     let mut is_full_there = || {
         held.extend(std::iter::from_fn(|| large.try_recv().unwrap()));
@@ -408,7 +408,7 @@ fn a_full_pool_where_messages_land_holds_their_topic_back_and_loses_nothing() {
     loop {
         match try_put(&publisher, &content(next, BYTES)) {
             true => next += 1,
-            // It waited, and for the pool there.
+            // The publisher was back-pressured because the other host's pool is full.
             false if is_full_there() => break,
             false => {}
         }

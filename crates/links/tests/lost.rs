@@ -1,4 +1,4 @@
-//! What the control plane loses of what hosts say.
+//! Hosts are linked even if events of the control plane are lost.
 #![forbid(unsafe_code)]
 mod support;
 #[path = "support/within.rs"]
@@ -21,12 +21,12 @@ fn crosses(from: &Node, to: &Node, topic: &str) {
 
 #[test]
 fn a_host_that_was_not_heard_of_is_linked() {
-    // By the one that opens the lanes, and by the other one.
+    // The deaf host is first the one that opens the lanes, then the other one.
     for deaf in [0, 1] {
         let hosts = hosts_without_links("");
         let _links = [0, 1].map(|at| {
             let hears =
-                move |news: &PlaneEvent| at != deaf || !matches!(news, PlaneEvent::Appeared(..));
+                move |event: &PlaneEvent| at != deaf || !matches!(event, PlaneEvent::Appeared(..));
             Links::start(&hosts[at], None, hears)
         });
         hosts.iter().for_each(|host| host.wait_for_peers(1));

@@ -1,5 +1,5 @@
 //! Many hosts and topics. `HOSTS` and `TOPICS` say how many; `make links-many` runs ten and a thousand, with release
-//! builds. Then `IDLE_S` seconds of nothing: what the daemons and links use of a core meanwhile is printed.
+//! builds. Then the test idles for `IDLE_S` seconds, and prints how much of a core each daemon and links process uses meanwhile.
 mod support;
 
 use rgaps::{Node, Publisher, Subscriber};
@@ -19,7 +19,7 @@ fn number(name: &str, default: usize) -> usize {
 /// Seconds of a processor that a process has used.
 fn cpu_s(process: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-    // Behind the name, which may hold anything.
+    // The fields after the name, which may contain any characters.
     let fields = stat.rsplit_once(')').unwrap().1;
     let ticks: u64 = fields
         .split_whitespace()
@@ -30,7 +30,7 @@ fn cpu_s(process: u32) -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// The host that a topic is published on, and the one that it is read on: all pairs in turn.
+/// The host that publishes a topic, and the one that reads it: all pairs in turn.
 fn pair(topic: usize, hosts: usize) -> (usize, usize) {
     let from = topic % hosts;
     (from, (from + 1 + topic / hosts % (hosts - 1)) % hosts)
@@ -84,7 +84,7 @@ fn many_topics_between_many_hosts() {
     if idle.is_zero() {
         return;
     }
-    // What was joined is settled first.
+    // Lets the work of joining end first.
     std::thread::sleep(Duration::from_secs(5));
     let used = || -> Vec<[f64; 2]> {
         let processes = hosts.iter().map(|host| {

@@ -1,4 +1,4 @@
-//! Subscribers that do not match a publisher of another host: they are told on their own host, and stop nobody.
+//! Subscribers that do not match a publisher of another host are told on their own host, and do not affect other subscribers.
 mod support;
 
 use rgaps::{Late, Matched, Subscriber};
@@ -19,7 +19,7 @@ fn a_subscriber_elsewhere_that_does_not_match_is_told_and_stops_nobody() {
     let (here, there) = (hosts[0].node("publishers"), hosts[1].node("subscribers"));
     let reads = |type_name: &str| there.subscriber("t").type_name(type_name);
     let (told_counts, heard) = std::sync::mpsc::channel();
-    // They are there first: what they demand is known to the links before anybody publishes.
+    // The subscribers come first, so the links know their demands before anybody publishes.
     let reliable = reads("").reliable().create().unwrap();
     let late = reads("").late(Late::AllKept).create().unwrap();
     let clouds = reads("cloud").create().unwrap();
@@ -44,7 +44,7 @@ fn a_subscriber_elsewhere_that_does_not_match_is_told_and_stops_nobody() {
             assert!(sample.as_slice().unwrap() == content(number, 10_000));
         }
     }
-    // One that suits the others, on the same topic.
+    // A publisher of the same topic that matches the other subscribers.
     let cloud = here.publisher("t").type_name("cloud").transient_local();
     let cloud = cloud.deadline(LIMIT).create().unwrap();
     wait_for_subscribers(&cloud, 5);

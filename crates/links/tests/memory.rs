@@ -1,5 +1,5 @@
-//! A host whose daemon can provide no memory for a while: its system has none, or lets it have none. What messages have
-//! memory for goes on, here and there; reliable topics wait, and lose nothing; others report what was left out.
+//! A host whose daemon can provide no memory for a while: the system has none, or limits the daemon. Messages that have memory
+//! still cross and land; reliable topics wait, and lose nothing; best-effort topics report the messages that were left out.
 mod support;
 
 use rgaps::{Node, Publisher, RecvError, Sample, Subscriber};
@@ -11,12 +11,12 @@ use std::time::Duration;
 use support::{content, noted, ports, receive, until, wait_for_subscribers, Host, LIMIT};
 
 const BYTES: usize = 3 << 20;
-/// Of a reliable topic: more than what is leased at once has room for, and less than what may be on its way.
+/// Messages of a reliable topic: more than the memory that is leased at once has room for, and fewer than may be in flight.
 const COUNT: u64 = 7;
-/// Of the other one: more than what may be on its way.
+/// Messages of the best-effort topic: more than may be in flight.
 const MANY: u64 = 20;
 const IN_FLIGHT: &str = "in_flight_max = \"24MiB\"";
-/// How long nothing comes until it is believed that nothing comes.
+/// If no message arrives for so long, the test takes it that none will.
 const QUIET: Duration = Duration::from_millis(1500);
 
 fn two(pool: &str, within: Vec<String>) -> [Host; 2] {
@@ -44,7 +44,7 @@ fn put(publisher: &Publisher, number: u64, bytes: usize) {
     loan.publish().unwrap();
 }
 
-/// Takes what comes until nothing does for a while, and lets go of nothing.
+/// Receives messages until none arrives for [`QUIET`], and keeps all samples.
 fn take_all(subscriber: &Subscriber) -> Vec<Sample> {
     let mut all = Vec::new();
     loop {
@@ -56,7 +56,7 @@ fn take_all(subscriber: &Subscriber) -> Vec<Sample> {
     }
 }
 
-/// A reliable topic of which the other host has less memory than it needs.
+/// A reliable topic that needs more memory than the other host has.
 struct Large {
     publisher: Publisher,
     subscriber: Subscriber,
@@ -81,13 +81,13 @@ impl Large {
         numbers.for_each(|number| put(&self.publisher, number, BYTES));
     }
 
-    /// Holds what comes, until there is no memory for more.
+    /// Holds messages that arrive, until there is no memory for more.
     fn fill(&mut self) {
         self.held.extend(take_all(&self.subscriber));
         assert!(self.held.len() < COUNT as usize, "there is memory");
     }
 
-    /// All is there, in order and once.
+    /// Checks that all messages arrive, in order and once.
     fn end(self) {
         let Large {
             publisher: _kept,
@@ -104,13 +104,13 @@ impl Large {
     }
 }
 
-/// A topic with a subscriber that is not to miss anything beside its publisher, and one that may on the other host.
+/// A topic with a reliable subscriber on its publisher's host, and a best-effort one on the other host.
 struct Loose {
     publisher: Publisher,
     near: Subscriber,
     far: Subscriber,
     next: u64,
-    /// What should arrive next, and how many did not.
+    /// The tag of the message that should arrive next; `missed`: how many did not arrive.
     expected: u64,
     missed: u64,
     held: Vec<Sample>,
@@ -121,7 +121,7 @@ impl Loose {
         let near = here.subscriber("loose").reliable().create().unwrap();
         let far = there.subscriber("loose").max_held(2 * MANY as u32);
         let far = far.create().unwrap();
-        // Whoever reads slowly misses nothing for that.
+        // The publisher keeps enough that the near subscriber misses nothing.
         let publisher = here.publisher("loose").keep_last(2 * MANY as u32);
         let publisher = publisher.deadline(LIMIT).create().unwrap();
         wait_for_subscribers(&publisher, 2);
@@ -136,7 +136,7 @@ impl Loose {
         }
     }
 
-    /// One more. It is there beside its publisher, whatever there is elsewhere.
+    /// Publishes one more message. The near subscriber gets it, whatever happens on the other host.
     fn publish(&mut self) {
         put(&self.publisher, self.next, BYTES);
         let sample = receive(&self.near);
@@ -151,7 +151,7 @@ impl Loose {
         self.missed += sample.missed();
     }
 
-    /// Publishes until the other host has no memory for more, which holds all that came.
+    /// Publishes until the other host has no memory for more: the subscriber there holds all its samples.
     fn fill(&mut self) {
         (0..MANY).for_each(|_| self.publish());
         for sample in take_all(&self.far) {
@@ -160,13 +160,13 @@ impl Loose {
         }
     }
 
-    /// Messages come again, and the first of them tells how many did not; so does the listing there.
+    /// Checks that messages arrive again, and that the first of them reports how many were missed, as `rgaps peers` there does.
     fn end(mut self, there: &Node) {
         let filled = self.next;
         until("the newest message", || {
             match self.far.recv_timeout(Duration::from_millis(200)) {
                 Ok(sample) => self.check(&sample),
-                // One that comes tells how many did not.
+                // The next message that arrives reports how many were missed.
                 Err(RecvError::TimedOut(_)) => self.publish(),
                 Err(error) => panic!("{error}"),
             }
@@ -179,8 +179,8 @@ impl Loose {
     }
 }
 
-/// Messages of topics that have memory go on while `host-b` has none, others wait or are left out; and all goes on when it
-/// has some again.
+/// Checks that topics that have memory work while `host-b` can get none, that messages of others wait or are left out, and that all
+/// topics work when it gets memory again. `take` and `give`: take the memory away, and give it back.
 fn goes_without_memory(hosts: &[Host; 2], take: impl FnOnce(), give: impl FnOnce()) {
     let (here, there) = (hosts[0].node("here"), hosts[1].node("there"));
     let small = there.subscriber("small").reliable().create().unwrap();
@@ -212,7 +212,7 @@ fn goes_without_memory(hosts: &[Host; 2], take: impl FnOnce(), give: impl FnOnce
     large.publish(1..COUNT);
     large.fill();
     others_go_on(20);
-    // This one has no memory there at all.
+    // This topic has no memory on the other host at all.
     let mut late = Large::new(&here, &there, "late");
     late.publish(0..COUNT);
     late.fill();
@@ -237,7 +237,7 @@ fn goes_without_memory(hosts: &[Host; 2], take: impl FnOnce(), give: impl FnOnce
 fn a_daemon_that_may_have_no_memory_for_a_while_loses_nothing() {
     let hosts = two("cap = \"2GiB\"", Vec::new());
     let daemon = Pid::from_raw(hosts[1].daemon.id() as i32);
-    // Of memory files, which all pools are.
+    // Limits the size of files; pools are memory files.
     let limit = |bytes| {
         let limit = Rlimit {
             current: bytes,
@@ -257,7 +257,7 @@ fn a_host_without_memory_for_a_while_loses_nothing() {
         std::fs::write(&seen, text).unwrap();
     };
     available(8 << 30);
-    // A mount namespace in which the system says what the test does.
+    // A mount namespace in which the test writes /proc/meminfo.
     let script = "mount --bind \"$0\" /proc/meminfo && exec \"$@\"";
     let seen_by = seen.to_str().unwrap();
     let within = ["unshare", "--mount", "sh", "-c", script, seen_by].map(str::to_owned);
@@ -268,7 +268,7 @@ fn a_host_without_memory_for_a_while_loses_nothing() {
     if !tried.is_ok_and(|tried| tried.status.success()) {
         return println!("left out: mount namespaces are not to be had here");
     }
-    // Segments that have their memory when they are made, or are refused.
+    // Segments get all their memory when they are created, or are refused.
     let hosts = two("cap = \"2GiB\"\nprefault = true", within.to_vec());
     goes_without_memory(&hosts, || available(1 << 20), || available(8 << 30));
 }

@@ -11,12 +11,12 @@ use rgaps::{
     DType, Header, Node, PartSpec, Publisher, Subscriber, MAX_ATTACHMENT_BYTES, MAX_MESSAGE_PARTS,
 };
 use rgaps_transport::Rdma;
-use rgaps_verbs::in_process::{Faults, Network};
+use rgaps_verbs::in_process::{Faults, SoftwareNetwork};
 use rgaps_verbs::ChannelConfig;
 use support::{content, hosts, ports, receive, start_among, wait_for_subscribers, Host, LIMIT};
 use within::{hosts_without_links, wait_for_rdma, Links};
 
-/// With their frame, and in chunks.
+/// Sizes of messages that travel in their frame, and in chunks.
 const SIZES: [u64; 4] = [0, 100, 20_000, 3_000_001];
 
 fn join(topic: &str, here: &Node, there: &Node) -> (Publisher, Subscriber) {
@@ -26,7 +26,7 @@ fn join(topic: &str, here: &Node, there: &Node) -> (Publisher, Subscriber) {
     (publisher, subscriber)
 }
 
-/// Publishes here and compares there.
+/// Publishes here messages with all kinds of metadata, and compares them there.
 fn all_arrives(here: &Node, there: &Node) {
     let (publisher, subscriber) = join("metadata", here, there);
     let attachments = [&b""[..], b"odd", &[200; 300], &[7; MAX_ATTACHMENT_BYTES]];
@@ -57,7 +57,7 @@ fn all_arrives(here: &Node, there: &Node) {
                 shape: &shape,
             })
             .collect();
-        // All of a small size, two of a large one.
+        // Small messages have all parts, large ones two.
         let parts = &parts[..if size > 20_000 { 2 } else { MAX_MESSAGE_PARTS }];
         let mut loan = publisher.loan_parts(parts).unwrap();
         loan.as_mut_slice().unwrap().fill(0xee);
@@ -78,7 +78,7 @@ fn all_arrives(here: &Node, there: &Node) {
         assert!(last == content(number as u64, last.len()));
         assert_eq!(sample.header().unwrap().as_ref(), Some(&header));
     }
-    // And after all these one that has nothing of it.
+    // A message without metadata gets none of an earlier message's.
     publisher.put(b"plain").unwrap();
     let sample = receive(&subscriber);
     assert_eq!(sample.attachment(), None);
@@ -104,7 +104,7 @@ fn attachments_and_parts_cross_a_link_over_tls() {
 
 #[test]
 fn attachments_and_parts_cross_a_link_over_rdma() {
-    let network = Network::new(Faults::default());
+    let network = SoftwareNetwork::new(Faults::default());
     let hosts = hosts_without_links("lanes = 2\n");
     let _links = hosts.each_ref().map(|host| {
         let rdma = Rdma {

@@ -1,4 +1,4 @@
-//! What is lost between hosts is counted, exactly, at every subscriber: whoever was killed, stopped or ended meanwhile.
+//! Every subscriber counts exactly the messages that were lost between hosts, whatever process was killed, stopped or ended meanwhile.
 #![forbid(unsafe_code)]
 mod support;
 
@@ -14,17 +14,18 @@ use support::{
 };
 
 const BYTES: usize = 1000;
-/// How often something happens to the hosts.
+/// How often a test disturbs the hosts.
 const TIMES: usize = 5;
 
-/// A subscriber that reads until the last message, and the number of the message that it had last, plus one.
+/// A subscriber that reads until the last message. `next`: the number of its latest message, plus one. The thread returns how many
+/// messages it received and missed.
 struct Reader {
     next: Arc<AtomicU64>,
     thread: JoinHandle<(u64, u64)>,
 }
 
 impl Reader {
-    /// The number of each message says how many were missed before it.
+    /// Starts a reader that checks `Sample::missed` of each message against the gap in the numbers.
     fn start(subscriber: Subscriber) -> Reader {
         let next: Arc<AtomicU64> = Arc::default();
         let told = next.clone();
@@ -50,8 +51,8 @@ impl Reader {
     }
 }
 
-/// Publishes messages with increasing tags until it is to end, and then last ones until it is stopped: the very last one may be
-/// lost, too. One that is held back for longer than its deadline is tried again.
+/// Publishes messages with increasing tags until `end` is set, and then last messages until `stop` is set: a single last message may be
+/// lost, too. Retries a message that is back-pressured for longer than its deadline.
 fn publish_on(
     publisher: Publisher,
     published: Arc<AtomicU64>,
@@ -83,8 +84,8 @@ fn publish_on(
     })
 }
 
-/// Messages flow while something happens, again and again: each subscriber has received or missed all of them. Returns how many
-/// they missed, all together.
+/// Publishes while `what` happens [`TIMES`] times, and checks that each subscriber has received or missed every message. Returns how many
+/// all subscribers together missed.
 fn all_is_counted(
     publisher: Publisher,
     subscribers: Vec<Subscriber>,
@@ -131,9 +132,9 @@ fn signal(pid: u32, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-/// Messages that a publisher keeps, of which more are on their way at times.
+/// How many messages a publisher keeps if at times more than these are on their way.
 const FEW: u32 = 16;
-/// And more than ever are.
+/// How many messages a publisher keeps if never more are on their way.
 const MANY: u32 = 4096;
 
 /// The topic's publisher on the first host, and two subscribers on the second.
@@ -188,7 +189,7 @@ fn a_host_that_was_given_up_while_it_was_stopped_is_linked_anew() {
     let links = hosts[0].links.as_ref().unwrap().id();
     for round in 0..TIMES {
         stop(links);
-        // The publisher that stands for the other host's has left: nothing is kept of that host.
+        // The links' publisher of that host's messages has left: the host is given up.
         until("the host to be given up", || subscriber.publishers() == 0);
         resume(links);
         until("the host to be back", || subscriber.publishers() == 1);
@@ -276,7 +277,7 @@ fn a_subscriber_that_skips_the_message_after_a_gap_counts_the_gap() {
     }
     let mut next = 1;
     for _ in 0..TIMES {
-        // Nobody takes what is published meanwhile.
+        // No links take the messages that are published meanwhile.
         let before = next;
         hosts[0].kill_links();
         (0..10 * KEEPS).for_each(|number| send(before + number));
@@ -316,7 +317,7 @@ fn a_subscriber_that_skips_the_message_after_a_gap_counts_the_gap() {
     }
 }
 
-// What the links' seat saves: see docs/decisions/0035-seats-of-the-links.md.
+// The links' seat in a topic saves messages while their process is away: see docs/decisions/0035-seats-of-the-links.md.
 
 #[test]
 fn links_that_are_killed_where_messages_leave_lose_nothing_that_the_publisher_keeps() {

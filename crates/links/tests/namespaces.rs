@@ -1,5 +1,5 @@
-//! Two hosts as network namespaces with a cable between them, which is pulled. As root only, and where
-//! `ip netns` may be used; elsewhere it says why it did nothing.
+//! Two hosts as network namespaces with a cable between them, which is pulled. The test needs root and `ip netns`; elsewhere it
+//! prints why it did nothing.
 mod support;
 
 use support::cable::Cable;
@@ -33,7 +33,7 @@ fn reliable_subscribers_miss_nothing_while_the_cable_is_out() {
         until("the link to be back", || lanes() > 0);
         traffic.flows();
     });
-    // Once for the host, but for what was on its way when the cable was pulled.
+    // Each message crossed once, except those that were on their way when the cable was pulled.
     let mut crossed = 0;
     until("the count", || {
         let peers = here.peers().unwrap().peers;

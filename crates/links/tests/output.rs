@@ -1,4 +1,4 @@
-//! The links' process where its surroundings are poor: standard error takes nothing, stacks are small.
+//! The links' process in a poor environment: standard error takes nothing, stacks are small.
 mod support;
 
 use std::fs::File;
@@ -26,7 +26,7 @@ fn links_without_a_daemon_end_with_their_exit_code_where_standard_error_is_full(
     }
 }
 
-/// Two hosts, whose daemons and links are what `script` makes of its arguments, carry topics.
+/// Checks that topics cross between two hosts whose daemons and links are started by this script, which gets their command lines.
 fn two_hosts_carry_topics(script: &'static str) {
     let hosts = hosts_started(2, "", |name, links| {
         let within = ["/bin/bash", "-c", script, "bash"];

@@ -1,4 +1,4 @@
-//! Hosts that reach each other only through others.
+//! Hosts that reach each other only through other hosts.
 mod support;
 
 use rgaps::{Late, Node, PeerState, Publisher, Subscriber};
@@ -26,13 +26,13 @@ fn reliable(node: &Node, topic: &str) -> Subscriber {
     node.subscriber(topic).reliable().create().unwrap()
 }
 
-/// Three hosts in a row, reliable subscribers at the end and between, and `what` in the middle of it: nobody misses
-/// anything, and nobody gets anything twice.
+/// Checks with three hosts in a row, and reliable subscribers on the last two, that no message is missed or arrives twice while `what`
+/// happens.
 fn nothing_is_lost(what: impl FnOnce(&mut [Host], &Traffic)) {
     nothing_is_lost_among(row(3, OUTAGE), &[1, 2], what);
 }
 
-/// The same of other hosts, the first of which publishes; `readers` read.
+/// Like [`nothing_is_lost`], with these hosts: the first one publishes, and those with the numbers `readers` read.
 fn nothing_is_lost_among(
     mut hosts: Vec<Host>,
     readers: &[usize],
@@ -134,7 +134,7 @@ fn a_host_between_two_carries_messages_on_once_per_hop() {
     const COUNT: u64 = 100;
     let hosts = row(3, "");
     let nodes: Vec<_> = hosts.iter().map(|host| host.node("member")).collect();
-    // At the end, and between.
+    // Subscribers on the last host, and on the one between.
     let far: Vec<_> = (0..2).map(|_| reliable(&nodes[2], "photos")).collect();
     let near = reliable(&nodes[1], "photos");
     let publisher = nodes[0]
@@ -169,7 +169,7 @@ fn a_host_between_two_carries_messages_on_once_per_hop() {
         (crossed(&nodes[1], "host-a"), crossed(&nodes[2], "host-b")),
         (0, 0)
     );
-    // And it is said.
+    // `rgaps peers` shows the route.
     let (state, how) = state(&nodes[0], "host-c").unwrap();
     assert_eq!(
         (state, how.as_str()),
@@ -197,7 +197,7 @@ fn publishers_that_have_sent_nothing_keep_their_places_while_more_hosts_want_the
     for round in 0..4 {
         let publishers = [(); PUBLISHERS as usize].map(|()| publisher(&nodes[0], "photos"));
         publishers.iter().for_each(|p| wait_for_subscribers(p, 2));
-        // The streams on the way there begin again.
+        // The new subscriber makes the streams to its host restart.
         let far = reliable(&nodes[3], "photos");
         publishers.iter().for_each(|p| wait_for_subscribers(p, 3));
         for (at, publisher) in publishers.iter().enumerate() {
@@ -215,7 +215,7 @@ fn publishers_that_have_sent_nothing_keep_their_places_while_more_hosts_want_the
         publishers.iter().for_each(|p| {
             until("the last one to be gone", || p.subscribers() == 2);
         });
-        // A publisher that was dropped takes a place in its topic until the links have read all of its messages.
+        // A dropped publisher keeps its slot in the topic until the links have read all its messages.
         drop(publishers);
         until("room for the next ones", || {
             nodes[0].topic("photos").unwrap().publishers.is_empty()
@@ -235,7 +235,7 @@ fn four_hosts_in_a_row_all_talk_and_nothing_goes_round() {
             "{remote:?}"
         );
     });
-    // Each hop carries what is published on its one side, once.
+    // Each hop carries each message that is published on the hop's one side once.
     until("the counts", || {
         let crossed = |from: usize, to: &str| crossed(&nodes[from], to) / COUNT;
         let there = [
@@ -279,7 +279,7 @@ fn who_comes_late_gets_the_history_through_another_host() {
         }
         late
     };
-    // To the host between first, and then to the end: what landed between is not known there.
+    // The host between joins first, then the last one, which does not know of the history that landed between.
     let near = late(1, 6);
     let far = late(2, 6);
     publisher.put(&content(10, 30_000)).unwrap();
@@ -298,8 +298,8 @@ fn who_carries_nothing_on_leads_nowhere() {
     wait_for_subscribers(&publisher, 1);
     publisher.put(b"one").unwrap();
     assert_eq!(receive(&near).as_slice().unwrap(), b"one");
-    // The host between knows the far one and what it wants. Had it told the first host so, it would have
-    // done that before it received the next message.
+    // The host between knows the far host and its wants. If it told the first host of them, it would do so before it receives the next
+    // message.
     reached(&nodes[1], "host-c", PeerState::Linked);
     until("the far subscriber to be known between", || {
         let remote = nodes[1].topic("photos").unwrap().remote;
@@ -348,7 +348,7 @@ fn nothing_is_lost_when_the_daemon_between_is_killed() {
     });
 }
 
-/// A publisher that leaves at once: all that it published comes.
+/// Publishes messages, drops the publisher at once, and checks that all messages arrive.
 fn leaves(publisher: Publisher, far: &Subscriber, numbers: std::ops::Range<u64>) {
     for number in numbers.clone() {
         publisher.put(&content(number, 3_000)).unwrap();
@@ -371,7 +371,7 @@ fn what_a_publisher_that_leaves_at_once_published_comes_through() {
         wait_for_subscribers(&publisher, 1);
         leaves(publisher, &far, round..round + COUNT);
     }
-    // And nothing stays of them.
+    // No host keeps the publishers.
     for node in &nodes {
         until("the publishers to be gone", || {
             node.topic("photos")
@@ -380,7 +380,7 @@ fn what_a_publisher_that_leaves_at_once_published_comes_through() {
     }
 }
 
-/// Whatever the end had confirmed when it was killed: its next life confirms the rest.
+/// Whatever the last host has confirmed when its links are killed, their next life confirms the rest.
 #[test]
 fn nothing_stays_of_a_publisher_that_left_when_the_end_is_killed() {
     const COUNT: u64 = 10;
@@ -421,7 +421,7 @@ fn messages_that_a_quota_between_leaves_out_hold_nothing_up() {
     wait_for_subscribers(&publisher, 1);
     publisher.put(b"first").unwrap();
     assert_eq!(receive(&far).as_slice().unwrap(), b"first");
-    // Twice as much as the first host keeps for those that have not confirmed it.
+    // Twice as many bytes as the first host retains for hosts that have not confirmed them.
     for number in 0..COUNT {
         publisher.put(&content(number, 50_000)).unwrap();
     }

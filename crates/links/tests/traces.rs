@@ -10,14 +10,14 @@ use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use support::{content, hosts, ports, receive, until, wait_for_subscribers, Host, LIMIT};
 
-/// Between the clocks as two processes of one machine read them.
+/// How much the wall clocks that two processes of one machine compute may differ.
 const CLOCKS_APART_NS: u64 = 10_000_000;
 
-/// Takes spans as OpenTelemetry's collector does.
+/// Accepts spans as OpenTelemetry's collector does.
 struct Collector {
     address: String,
     spans: Arc<Mutex<Vec<Seen>>>,
-    /// Answers are given while this is there, one for each word, or all.
+    /// The collector answers while this exists: each request at once, or one request for each message here.
     answers: Option<Sender<()>>,
 }
 
@@ -25,7 +25,7 @@ struct Collector {
 struct Seen {
     host: String,
     stage: String,
-    /// As OTLP numbers them.
+    /// The number of the span's kind in OTLP.
     kind: u64,
     topic: String,
     trace: String,
@@ -77,7 +77,7 @@ fn seen(request: &Value) -> Vec<Seen> {
     all
 }
 
-/// One request, and the connection on which it is to be answered.
+/// Reads one request. Returns its body, and the connection on which to answer.
 fn request(stream: TcpStream) -> (Value, TcpStream) {
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     let mut reader = BufReader::new(stream);
@@ -103,7 +103,7 @@ fn request(stream: TcpStream) -> (Value, TcpStream) {
 }
 
 impl Collector {
-    /// `answer`: what it says, at once, or once for each word that it is given.
+    /// `answer`: the body of all answers. `at_once`: whether it answers at once, and not only for each message in `answers`.
     fn start(answer: &'static str, at_once: bool) -> Collector {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -118,7 +118,7 @@ impl Collector {
                 }
                 took.lock().unwrap().extend(seen(&request));
                 let length = answer.len();
-                // Whoever does not wait for it is none of ours.
+                // A client that does not wait for the answer does not matter.
                 let _ = write!(
                     stream,
                     "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{answer}"
@@ -204,7 +204,7 @@ fn a_message_is_one_trace_with_the_stages_of_both_hosts() {
         }
         assert_eq!(take.parent, "");
         assert!(spans.iter().all(|span| span.from_ns <= span.to_ns));
-        // One stage begins where the last one ended.
+        // Each stage begins when the one before it ends.
         assert_eq!(take.to_ns, queue.from_ns);
         assert_eq!(queue.to_ns, wire.from_ns);
         assert_eq!(land.to_ns, publish.from_ns);
@@ -233,7 +233,7 @@ fn a_message_that_goes_through_a_host_is_still_one_trace() {
     let control = ports(3);
     let hosts: Vec<Host> = (0..3usize)
         .map(|at| {
-            // Each knows only the ones beside it.
+            // Each host knows only the hosts beside it.
             let others = [at.wrapping_sub(1), at + 1];
             let others = others.iter().filter_map(|other| control.get(*other));
             let connect: Vec<String> = others
@@ -250,7 +250,7 @@ fn a_message_that_goes_through_a_host_is_still_one_trace() {
         })
         .collect();
     traffic(&hosts[0], &hosts[2], "far", 1);
-    // Both ends, and twice what a host does in between.
+    // The spans of both ends, and those of two hops.
     until("all spans", || collector.spans().len() == 9);
     let spans = collector.spans();
     assert!(spans.iter().all(|span| span.trace == spans[0].trace));
@@ -303,7 +303,7 @@ fn a_host_that_is_not_to_tell_says_nothing() {
 
 #[test]
 fn a_collector_that_does_not_answer_holds_nothing_up() {
-    // More spans than wait for it.
+    // More spans than the queue holds.
     const MESSAGES: u64 = 3000;
     let mut collector = Collector::start("{}", false);
     let hosts = hosts(2, &collector.configured(1.0));
@@ -311,7 +311,7 @@ fn a_collector_that_does_not_answer_holds_nothing_up() {
     assert!(collector.spans().is_empty());
     let node = hosts[0].node("looks");
     until("spans to be dropped", || told(&node).dropped > 0);
-    // It is gone altogether, and the next messages come all the same.
+    // The collector is gone, and messages still arrive.
     collector.answers = None;
     traffic(&hosts[0], &hosts[1], "u", 10);
     until("the reason to be told", || !told(&node).error.is_empty());

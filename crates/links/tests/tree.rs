@@ -1,4 +1,4 @@
-//! Large messages to many hosts go over a tree: their host sends each once, and the others send it on.
+//! Large messages to many hosts follow a tree: the origin sends each once, and other hosts forward it.
 mod support;
 
 use rgaps::{Node, Publisher, Subscriber};
@@ -7,7 +7,7 @@ use support::stream::{self, lost};
 use support::{content, hosts, receive, until, wait_for_subscribers, Host, LIMIT};
 
 const HOSTS: usize = 4;
-/// In chunks, and of a size that goes over trees.
+/// The size of messages: they travel in chunks, and are large enough for trees.
 const BYTES: usize = 200_000;
 
 /// Hosts that are all linked with each other, with subscribers on all but the first.
@@ -19,7 +19,7 @@ fn members(more: &str) -> (Vec<Host>, Vec<Node>, Publisher, Vec<Subscriber>) {
     (hosts, nodes, publisher, subscribers)
 }
 
-/// A topic from the first of these to the others.
+/// A topic with a publisher on the first node, and subscribers on the others.
 fn topic(nodes: &[Node], name: &str) -> (Publisher, Vec<Subscriber>) {
     let subscriber = |node: &Node| node.subscriber(name).reliable().create().unwrap();
     let subscribers: Vec<Subscriber> = nodes[1..].iter().map(subscriber).collect();
@@ -28,7 +28,7 @@ fn topic(nodes: &[Node], name: &str) -> (Publisher, Vec<Subscriber>) {
     (publisher, subscribers)
 }
 
-/// Sends these messages, each when the one before is there.
+/// Publishes these messages, each when all subscribers have the one before.
 fn send(publisher: &Publisher, subscribers: &[Subscriber], numbers: Range<u64>) {
     for number in numbers {
         publisher.put(&content(number, BYTES)).unwrap();
@@ -40,7 +40,7 @@ fn send(publisher: &Publisher, subscribers: &[Subscriber], numbers: Range<u64>) 
     }
 }
 
-/// Waits until a topic goes to so many hosts directly, and to the rest through them.
+/// Waits until the topic goes to `count` hosts directly, and to the others through them.
 fn near(node: &Node, count: usize) {
     until("the tree", || {
         let remote = node.topic("photos").unwrap().remote;
@@ -61,11 +61,11 @@ fn a_large_message_leaves_its_host_once_and_small_ones_leave_for_each_host() {
     const COUNT: u64 = 40;
     let (_hosts, nodes, publisher, subscribers) = members("fanout = 1");
     near(&nodes[0], HOSTS - 1);
-    // The first one says how large they are.
+    // The first message shows how large the topic's messages are.
     send(&publisher, &subscribers, 0..1);
     near(&nodes[0], 1);
     send(&publisher, &subscribers, 1..COUNT);
-    // Each message has crossed to each host, and some once more when the tree changed. Directly the first host would have sent all.
+    // Each message has crossed to each host, and some once more when the tree changed. Without a tree, the first host would send all.
     let crossings = COUNT * (HOSTS as u64 - 1);
     until("the counts", || {
         nodes.iter().map(sent).sum::<u64>() >= crossings
@@ -78,7 +78,7 @@ fn a_large_message_leaves_its_host_once_and_small_ones_leave_for_each_host() {
 fn the_first_large_message_of_a_topic_waits_for_its_tree() {
     const TOPICS: u64 = 10;
     let (_hosts, nodes, publisher, subscribers) = members("fanout = 1");
-    // Now the first host knows which others are linked with each other.
+    // After this, the first host knows which other hosts are linked with each other.
     send(&publisher, &subscribers, 0..1);
     near(&nodes[0], 1);
     for number in 0..TOPICS {
@@ -89,7 +89,7 @@ fn the_first_large_message_of_a_topic_waits_for_its_tree() {
     until("the counts", || {
         nodes.iter().map(sent).sum::<u64>() >= crossings
     });
-    // Directly each would have left it three times, and once more over the tree, as the photo may have.
+    // Without a tree, the first host would send each message three times, and once more when the tree exists, as with the first photo.
     let of_first = sent(&nodes[0]);
     assert!(of_first < 2 * TOPICS, "{of_first} of {crossings}");
 }
@@ -125,7 +125,7 @@ fn hosts_that_may_not_have_messages_through_another_get_them_directly() {
     let publisher = nodes[0].publisher("photos").deadline(LIMIT);
     let publisher = publisher.create().unwrap();
     let (mut subscribers, mut number) = (Vec::new(), 0);
-    // A tree would lead from the first of them to the others, which come when messages are known to be large.
+    // Without the rules, a tree would lead from the first of these hosts to the others, which join when messages are known to be large.
     for at in [3, 1, 2] {
         let subscriber = nodes[at].subscriber("photos").reliable();
         subscribers.push(subscriber.create().unwrap());

@@ -1,5 +1,5 @@
-//! Three hosts as network namespaces with a cable between each two, which are pulled one after the other. As root
-//! only, and where `ip netns` may be used; elsewhere it says why it did nothing.
+//! Three hosts as network namespaces with a cable between each two, which the tests pull one after the other. They need root and
+//! `ip netns`; elsewhere they print why they did nothing.
 mod support;
 
 use rgaps::{Node, PeerState};
@@ -8,14 +8,14 @@ use std::time::Duration;
 use support::stream::{nothing_is_lost, reached};
 use support::{disturb, ip, receive, try_put, until, wait_for_subscribers, Host, LIMIT};
 
-/// A publisher that has waited so long for room is held back. If it was only slow, the test shows less.
+/// A publisher that has waited so long for room counts as back-pressured. If it was only slow, the test proves less.
 const FULL_AFTER: Duration = Duration::from_secs(2);
 
 fn address(host: usize) -> String {
     format!("10.213.90.{}", host + 1)
 }
 
-/// Three namespaces and their cables; gone when it is dropped. Each has one address, whatever cable it is reached by.
+/// Three namespaces and their cables; dropping it removes them. Each namespace has one address, whatever cable it is reached by.
 struct Triangle {
     names: [String; 3],
 }
@@ -83,7 +83,7 @@ impl Drop for Triangle {
     }
 }
 
-/// Until the publisher's host sends to the other one so.
+/// Waits until the publisher's host sends the topic to `host` over such a path.
 fn sends(node: &Node, host: &str, over: &str) {
     until("a path", || {
         let remote = node.topic("photos").unwrap().remote;
@@ -114,7 +114,7 @@ fn a_partition_between_two_hosts_is_gone_round_and_healed() {
         .unwrap();
     wait_for_subscribers(&publisher, 3);
     nothing_is_lost(publisher, subscribers, BYTES, |traffic| {
-        // Each time the publisher's host sees the other through the third, and then directly again.
+        // Each time, the publisher's host reaches the other host through the third, and then directly again.
         for (other, third) in [(1, 2), (2, 1), (1, 2)] {
             let name = format!("host-{other}");
             triangle.pull(0, other);
@@ -127,7 +127,7 @@ fn a_partition_between_two_hosts_is_gone_round_and_healed() {
             traffic.flows();
         }
     });
-    // What was kept for a host that was reached in another way is no loss.
+    // Messages that were retained for a host that was reached by another route do not count as lost.
     for row in nodes[0].peers().unwrap().peers {
         assert_eq!(row.topics, [], "{row:?}");
     }
@@ -150,7 +150,7 @@ fn what_a_link_without_lanes_retains_holds_nobody_up_once_it_goes_another_way() 
         .unwrap();
     wait_for_subscribers(&publisher, 1);
     sends(&origin, "host-1", "tcp");
-    // Nobody reads, until the links hold as much as they may, and the publisher's ring is full.
+    // Nobody reads until the links hold as much as they may, and the publisher's ring is full.
     let mut published = 0u64;
     while try_put(&publisher, &published.to_le_bytes()) {
         published += 1;
@@ -158,7 +158,7 @@ fn what_a_link_without_lanes_retains_holds_nobody_up_once_it_goes_another_way() 
     triangle.pull(0, 1);
     reached(&origin, "host-1", PeerState::Through);
     sends(&origin, "host-1", "through host-2");
-    // All of these come, and as many new ones: the link whose cable was pulled holds none of them any more.
+    // All of these arrive, and as many new ones: the link whose cable was pulled retains none of them.
     let mut read = 0u64;
     let mut read_one = || {
         let sample = receive(&subscriber);

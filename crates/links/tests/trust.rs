@@ -1,4 +1,4 @@
-//! Hosts that prove who they are, and hosts that cannot.
+//! Hosts that prove their identity, and hosts that cannot.
 #![forbid(unsafe_code)]
 #[path = "support/authority.rs"]
 mod authority;
@@ -38,7 +38,7 @@ fn junk_on_the_control_port_delays_no_host_for_long() {
     until("a control port", || connect().is_ok());
     let idle: Vec<TcpStream> = (0..500).map(|_| connect().unwrap()).collect();
     for _ in 0..1500 {
-        // It may be closed before it has said anything.
+        // The host may close the connection before this writes.
         let _ = connect().unwrap().write_all(&[0xff; 64]);
     }
     let begun = Instant::now();
@@ -117,8 +117,8 @@ fn hosts_of_different_realms_say_so() {
     }
 }
 
-/// `host-a` and `host-c` of a realm, and a stranger that gets nothing of what they tell each other. `host-a` and the
-/// stranger say why, with one of these words.
+/// Checks that a stranger gets no messages that `host-a` sends to `host-c`. `rgaps peers` of `host-a` and of the stranger gives the
+/// reasons `why_here` and `why_there`.
 fn gets_nothing(stranger: &str, protocol: &str, why_here: &str, why_there: &str) {
     let authority = Authority::new();
     let ports = ports(3);
@@ -157,7 +157,7 @@ fn gets_nothing(stranger: &str, protocol: &str, why_here: &str, why_there: &str)
         }
     }
     wait_for_subscribers(&publisher, 1);
-    // What goes to those who are members goes to nobody else.
+    // Messages reach the member, and nobody else.
     for _ in 0..20 {
         publisher.put(b"secret").unwrap();
         assert_eq!(receive(&friends).as_slice().unwrap(), b"secret");
@@ -195,7 +195,7 @@ fn a_certificate_for_another_name_is_refused_before_it_is_used() {
     assert!(said.contains("does not name 'host-b'"), "{said}");
 }
 
-/// What `rgaps-links` says that ends at once.
+/// Runs `rgaps-links`, which ends at once, and returns its output.
 fn said_by_links(config: &Path) -> String {
     let mut child = Command::new(env!("CARGO_BIN_EXE_rgaps-links"))
         .arg("--config")
@@ -217,7 +217,7 @@ fn said_by_links(config: &Path) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Takes nothing, and remembers what it is told.
+/// Receives no messages, and records the link's events.
 #[derive(Default)]
 struct Ears(Mutex<Vec<LinkEvent>>);
 
@@ -233,7 +233,7 @@ impl LinkUser for Ears {
     }
 }
 
-/// A host with a certificate for `host-x`, as others of the realm have one, that says it is another.
+/// A host with a valid certificate of the realm for `host-x`, which claims another name.
 struct Impostor {
     plane: ControlPlane,
     news: Receiver<PlaneEvent>,
@@ -295,7 +295,7 @@ impl Impostor {
         }
     }
 
-    /// A link with `host-a`, which is dialled or dials.
+    /// A link with `host-a`. It dials the addresses, or waits for `host-a` if there are none.
     fn link(
         &self,
         life: &HostLife,
@@ -325,7 +325,7 @@ fn fnv(name: &str) -> u64 {
 #[test]
 fn a_host_with_the_certificate_of_another_name_gets_no_lane() {
     let authority = Authority::new();
-    // The one whose name is first opens the lanes: both ways are tried.
+    // The host whose name comes first opens the lanes: the test tries both roles.
     for claims in ["host-0", "host-b"] {
         let ports = ports(2);
         let more = files(&authority.ca(), &authority.certify("host-a"));
@@ -341,7 +341,7 @@ fn a_host_with_the_certificate_of_another_name_gets_no_lane() {
             impostor.plane.ask_address(&life).unwrap();
             let address = impostor.hear("an answer", |news| match news {
                 PlaneEvent::AddressAnswer(_, Ok(address)) => Some(address),
-                // No answer in time: it is asked again, as links do.
+                // The host refused: asks again, as links do.
                 PlaneEvent::AddressAnswer(_, Err(_)) => {
                     impostor.plane.ask_address(&life).unwrap();
                     None
@@ -394,7 +394,7 @@ fn nothing_goes_over_a_network_in_the_clear_unless_it_is_said() {
             refused.contains(said) && refused.contains("insecure = true"),
             "{refused}"
         );
-        // With it, it is the daemon that is missing.
+        // With `insecure`, only the daemon is missing.
         std::fs::write(&config, format!("{text}insecure = true\n")).unwrap();
         let refused = said_by_links(&config);
         assert!(!refused.contains("insecure"), "{refused}");

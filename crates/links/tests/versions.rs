@@ -1,9 +1,9 @@
-//! A host whose links speak another version of what is said between hosts, as an older or newer build would.
+//! A host whose links speak another version of the protocol between hosts, as an older or newer build would.
 #![forbid(unsafe_code)]
 mod support;
 
 use rgaps::{PeerRow, PeerState};
-use rgaps_links::keys::{HostLife, Token, PLANE_VERSION};
+use rgaps_links::keys::{HostLife, HostToken, PLANE_VERSION};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn links(at: usize, ports: &[u16]) -> String {
     )
 }
 
-/// On the control plane of a host, and no links behind it.
+/// Joins the control plane of a host, without links.
 fn on_the_plane(port: u16) -> Session {
     let mut config = zenoh::Config::default();
     for (key, value) in [
@@ -43,7 +43,7 @@ fn life(session: &Session) -> HostLife {
         let replies = tokens.timeout(Duration::from_secs(2)).wait().unwrap();
         while let Ok(reply) = replies.recv() {
             let Ok(sample) = reply.result() else { continue };
-            match Token::parse(REALM, sample.key_expr().as_str()) {
+            match HostToken::parse(REALM, sample.key_expr().as_str()) {
                 Some(token) if token.node.host == "host-0" => found = Some(token.node),
                 _ => {}
             }
@@ -53,7 +53,7 @@ fn life(session: &Session) -> HostLife {
     found.unwrap()
 }
 
-/// What the host answers to whoever asks for its lanes in this version.
+/// Asks the host for its address in this version. Returns the answer.
 fn asked(session: &Session, host: &HostLife, version: u32) -> String {
     let mut answer = None;
     until("an answer", || {
@@ -76,7 +76,7 @@ fn a_host_of_another_version_is_refused_with_both_named_until_it_has_the_same() 
     let publisher = node.publisher("t").create().unwrap();
     let other = PLANE_VERSION + 1;
     let session = on_the_plane(ports[0]);
-    let stranger = Token {
+    let stranger = HostToken {
         node: HostLife {
             host: "host-1".to_owned(),
             incarnation: 9,
@@ -98,12 +98,12 @@ fn a_host_of_another_version_is_refused_with_both_named_until_it_has_the_same() 
     for version in &both {
         assert!(row.detail.contains(version), "{}", row.detail);
     }
-    // Its side is told the same, and nothing that would let it in.
+    // The other host gets the same reason, and neither address nor secret.
     let answer = asked(&session, &life(&session), other);
     for version in &both {
         assert!(answer.contains(version), "{answer}");
     }
-    // It gets no lanes.
+    // The other host gets no lanes.
     let row = peer().unwrap();
     assert_eq!((row.lanes, row.topics_out), (0, 0));
 
@@ -116,7 +116,7 @@ fn a_host_of_another_version_is_refused_with_both_named_until_it_has_the_same() 
     wait_for_subscribers(&publisher, 1);
 }
 
-/// Zenoh may end up so that a host's token is there and its answers never come (its issue 1886).
+/// In Zenoh, a host's token may be present while its answers never arrive (Zenoh's issue 1886).
 #[test]
 fn a_host_that_never_answers_is_asked_in_another_session() {
     let ports = ports(2);
@@ -133,7 +133,7 @@ fn a_host_that_never_answers_is_asked_in_another_session() {
     let _watch = session
         .liveliness()
         .declare_subscriber(
-            Token {
+            HostToken {
                 node: life,
                 protocol: PLANE_VERSION,
             }
@@ -151,7 +151,7 @@ fn a_host_that_never_answers_is_asked_in_another_session() {
     let _answers = session
         .declare_queryable(key.clone())
         .callback(move |query| {
-            // Of the first session's no answer ever comes.
+            // Questions of the first session get no answer.
             if answers.load(Ordering::Relaxed) > 1 {
                 let refusal = postcard::to_stdvec(&(1u8, "host-1 is only a test")).unwrap();
                 query.reply(&key, refusal).wait().unwrap();
@@ -159,7 +159,7 @@ fn a_host_that_never_answers_is_asked_in_another_session() {
         })
         .wait()
         .unwrap();
-    let token = Token {
+    let token = HostToken {
         node: other,
         protocol: PLANE_VERSION,
     };

@@ -1,5 +1,5 @@
-//! The private directory of a realm's MPS, and the record by which the next daemon finds the control daemon that this
-//! one started.
+//! The private directory of a realm's MPS, and the record in it, by which the next daemon finds a control daemon that this one
+//! started.
 
 use crate::process::{is_control_here, start_time};
 use rgaps_session::{MpsControl, MPS_PIPE_PATH_MAX};
@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
+    /// In clock ticks since the machine was started.
     pub(crate) start: u64,
 }
 
@@ -69,7 +70,7 @@ impl MpsDirectory {
         self.folder.join("log")
     }
 
-    /// What the control daemon prints.
+    /// The file with the control daemon's output.
     pub(crate) fn output(&self) -> PathBuf {
         self.logs().join("output.log")
     }
@@ -81,7 +82,7 @@ impl MpsDirectory {
     /// Makes empty folders that only this user can enter. Call it only when no control daemon of this realm lives.
     pub(crate) fn prepare(&self) -> io::Result<()> {
         if self.is_private()? {
-            // Sockets and locks of a dead control daemon, which the next one would stumble over.
+            // Sockets and locks of a dead control daemon would keep the next one from starting.
             match std::fs::remove_dir_all(self.pipes()) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -100,7 +101,7 @@ impl MpsDirectory {
         }
     }
 
-    /// Whether the folder exists. An error if others can enter it.
+    /// Whether the folder exists. `Err` if other users can enter it.
     fn is_private(&self) -> io::Result<bool> {
         let there = match std::fs::symlink_metadata(&self.folder) {
             Ok(there) => there,
@@ -123,7 +124,7 @@ impl MpsDirectory {
     }
 
     pub(crate) fn remove_record(&self) {
-        // They name a process that has ended, so they do no harm if they cannot be removed.
+        // Files that cannot be removed do no harm, since they name a process that has ended.
         let _ = std::fs::remove_file(self.record());
         let _ = std::fs::remove_file(self.draining());
     }
@@ -150,7 +151,7 @@ impl MpsDirectory {
     }
 
     /// The control daemon that this daemon or a predecessor started, if it lives. If a daemon died before it wrote the
-    /// record, the file of MPS itself names the process: nobody else uses this directory.
+    /// record, MPS's own file in this directory, which nobody else uses, names the process.
     pub(crate) fn living_control(&self) -> Option<Process> {
         if !self.is_private().unwrap_or(false) {
             return None;

@@ -1,13 +1,13 @@
-//! By what MPS knows a client: the pipe directory that it named, and the numbers of its process.
+//! How MPS identifies a client: by the pipe directory that the client named, and the numbers of its process.
 
 use crate::process::numbers;
 use crate::DeadClient;
 use std::path::PathBuf;
 
-/// Longest pipe directory that a client can name.
+/// Most bytes of a pipe directory that a client names.
 const PIPE_PATH_MAX: usize = 107;
 
-/// By what MPS knows a client's process. Noted while the process lives, since `/proc` forgets it afterwards.
+/// How MPS identifies a client's process. Collected while the process lives, since `/proc` has nothing of it afterwards.
 #[derive(Clone, Debug, Default)]
 pub struct MpsIdentity {
     pipe_directory: Option<PathBuf>,
@@ -20,7 +20,7 @@ pub struct MpsIdentity {
 pub struct BadPipeDirectory;
 
 impl MpsIdentity {
-    /// Notes the pipe directory of the MPS that a client names as its own. Looks at no file: the path may lead anywhere.
+    /// Notes the pipe directory that a client names. Opens no file, since the path may lead anywhere.
     pub fn set_pipe_directory(&mut self, named: String) -> Result<(), BadPipeDirectory> {
         let directory = PathBuf::from(named);
         if !directory.is_absolute() || directory.as_os_str().len() > PIPE_PATH_MAX {
@@ -37,7 +37,7 @@ impl MpsIdentity {
         }
     }
 
-    /// The client of this identity, dead.
+    /// A dead client with this identity.
     pub fn dead_client(&self, name: &str, pid: u32, uid: u32) -> DeadClient {
         DeadClient {
             name: name.to_owned(),

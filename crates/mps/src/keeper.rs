@@ -23,11 +23,11 @@ const FOUND_FRESH: Duration = Duration::from_millis(250);
 /// How long a daemon that leaves waits for the end of its MPS.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 
-/// What the thread has found out.
+/// The findings of the thread, for the daemon's thread.
 #[derive(Default)]
 struct Findings {
     info: MpsInfo,
-    /// MPS runs, or it is known why not.
+    /// Whether MPS runs, or `info` says why it does not.
     settled: bool,
     proven: Vec<u64>,
     doubts: HashMap<u64, String>,
@@ -40,7 +40,7 @@ enum Command {
 
 /// The realm's MPS, kept by a thread of its own.
 ///
-/// Dropping it leaves a control daemon running that it started, for the next daemon to take over. [`Mps::stop`] ends it.
+/// Dropping a `Keeper` leaves its control daemon running, for the next daemon to take over. [`Mps::stop`] ends the control daemon.
 pub struct Keeper {
     directory: MpsDirectory,
     wanted: bool,
@@ -58,7 +58,7 @@ struct Found {
 }
 
 impl Keeper {
-    /// `wanted`: MPS is to run. `inherited`: what [`leave_environment`](crate::leave_environment) returned.
+    /// `wanted`: whether the configuration asks for MPS. `inherited`: what [`leave_environment`](crate::leave_environment) returned.
     pub fn new(directory: MpsDirectory, wanted: bool, inherited: Option<PathBuf>) -> Keeper {
         let mut keeper = Keeper {
             directory,
@@ -74,7 +74,7 @@ impl Keeper {
         keeper
     }
 
-    /// Waits until MPS runs, or it is known why it does not.
+    /// Waits until MPS runs or has failed, for at most `limit`.
     pub fn wait(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
         while self.thread.is_some() && !self.findings().settled && Instant::now() < deadline {
@@ -135,7 +135,7 @@ impl Mps for Keeper {
     fn default_directory(&self) -> Option<PathBuf> {
         let directory = PathBuf::from(MPS_DEFAULT_PIPE_DIRECTORY);
         let owner = std::fs::metadata(directory.join("control")).ok()?.uid();
-        // Anyone can make that directory.
+        // Any user can create that directory.
         let trusted = [0, rustix::process::geteuid().as_raw()].contains(&owner);
         trusted.then_some(directory)
     }
@@ -195,7 +195,7 @@ fn run(mut supervisor: Supervisor, commands: &Receiver<Command>, findings: &Mute
             Ok(Command::Stop(done)) => {
                 supervisor.stop();
                 publish(&supervisor, findings);
-                // The daemon may have given up waiting.
+                // This fails if the daemon has stopped waiting.
                 let _ = done.send(());
                 return;
             }

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 /// NVIDIA's server; its control daemon starts one per user.
 const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
 
-/// When a living process was started, in ticks since the machine was. With its number it names the process for good:
-/// the kernel gives numbers again.
+/// When a living process was started, in clock ticks since the machine was started. Number and start time together name a process,
+/// since the kernel uses numbers again.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     if pid == 0 {
         return None;
     }
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in brackets, may hold anything.
+    // The name, in brackets, may contain any characters, also brackets.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?;
@@ -32,7 +32,7 @@ pub(crate) fn numbers(pid: u32) -> Vec<u32> {
     numbers.filter_map(|number| number.parse().ok()).collect()
 }
 
-/// Whether a process is a control daemon of MPS in this PID namespace: then it knows clients by the same numbers.
+/// Whether a process is a control daemon of MPS in this PID namespace. If so, it numbers clients as this daemon does.
 pub(crate) fn is_control_here(pid: u32) -> bool {
     runs(pid, MPS_CONTROL_PROGRAM) && start_time(pid).is_some() && numbers(pid).len() == 1
 }
@@ -47,8 +47,8 @@ fn runs(pid: u32, program: &str) -> bool {
     })
 }
 
-/// The pipe directories of the control daemons that root or this user runs, as their environment says. Other users could
-/// name any directory, and so could they by starting a set-uid program.
+/// The pipe directories of the control daemons that root or this user runs, from their environment. Ignores processes of other
+/// users, who could name any directory, and set-uid programs, whose environment another user can choose.
 pub(crate) fn directories_of_controls() -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
@@ -84,8 +84,8 @@ fn is_set_uid(pid: u32) -> bool {
     secure != Some(0)
 }
 
-/// The visible servers of MPS that belong to a pipe directory, as their environment says. `perhaps`: also those of other
-/// users, whose environment cannot be read.
+/// The visible servers of MPS that belong to a pipe directory, from their environment. `perhaps`: also servers whose environment
+/// cannot be read, such as those of other users.
 pub(crate) fn servers_of(directory: &Path, perhaps: bool) -> Vec<u32> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();

@@ -10,16 +10,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long MPS's control may take over one question.
+/// How long a control daemon may take to answer a question.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
-/// The first pause before asking again; doubled each time.
+/// The first pause before asking again. It doubles each time.
 const AGAIN_FIRST: Duration = Duration::from_millis(5);
 /// The longest pause.
 const AGAIN_LAST: Duration = Duration::from_secs(1);
 
+/// A dead client that the prover asks about.
 struct Case {
     client: DeadClient,
-    /// The control daemons that have not confirmed its end yet.
+    /// The control daemons that have not confirmed the end of its work yet.
     controls: Vec<MpsControl>,
     next: Instant,
     pause: Duration,
@@ -29,13 +30,13 @@ struct Case {
 #[derive(Default)]
 pub(crate) struct Prover {
     cases: BTreeMap<u64, Case>,
-    /// The control daemons whose processes were visible once: if they are not now, they have ended.
+    /// The control daemons whose processes were visible at some time. If such a process is not visible now, it has ended.
     seen: BTreeSet<MpsControl>,
 }
 
 /// What the prover saw of a pipe directory's MPS.
 enum View {
-    /// Its servers. `comparable`: it numbers processes as this daemon does.
+    /// The servers that a control daemon lists. `comparable`: it numbers processes as this daemon does.
     Servers {
         servers: Vec<MpsServer>,
         comparable: bool,
@@ -61,8 +62,8 @@ impl Prover {
         self.cases.values().map(|case| case.next).min()
     }
 
-    /// Asks what is due. Returns the proven numbers, and why the others are not. `own`: the realm's own pipe directory,
-    /// and its control daemon if one lives.
+    /// Asks about the cases that are due. Returns the proven numbers, and why the other due ones are not proven. `own`: the realm's
+    /// own pipe directory, and the process number of its control daemon if one lives.
     pub(crate) fn step(
         &mut self,
         now: Instant,
@@ -109,6 +110,7 @@ impl Prover {
     }
 }
 
+/// Asks a control daemon for its servers, and checks the answer against the visible processes. `Err`: why the answer cannot be judged.
 fn look(
     control: &MpsControl,
     own: (&Path, Option<u32>),
@@ -116,7 +118,7 @@ fn look(
 ) -> Result<View, String> {
     let is_own = own.0 == control.directory();
     let own_pid = own.1.filter(|_| is_own);
-    // The supervisor knows the process of its own; others are known by the file that they wrote.
+    // The supervisor knows the process of the realm's own control daemon. Other control daemons write their numbers to a file.
     let here = own_pid.or_else(|| control.recorded_pid().filter(|pid| is_control_here(*pid)));
     if is_own || here.is_some() {
         seen.insert(control.clone());
@@ -128,7 +130,7 @@ fn look(
             // The environment of other users' servers cannot be read, so they are not in this list.
             let mut visible = servers_of(control.directory(), false).into_iter();
             match visible.find(|pid| !listed(pid)) {
-                // No control daemon lists its clients.
+                // No control daemon lists the clients of this server.
                 Some(stray) if here.is_some() => Err(stray_server(stray)),
                 _ => Ok(View::Servers {
                     servers,
@@ -140,12 +142,12 @@ fn look(
             let lives = here.is_some_and(|pid| start_time(pid).is_some());
             let ended = match error {
                 _ if !control.has_socket() || is_own => !lives,
-                // It has ended: one that hangs would not refuse. That no servers are visible counts only where
-                // they would be.
+                // A refused connection means that it has ended, since one that hangs does not refuse. But that its process is not
+                // visible proves something only if it was visible before.
                 MpsError::Refused { .. } => !lives && seen.contains(control),
                 _ => false,
             };
-            // The servers of the realm's own run as this user, so their environment can be read.
+            // Servers of the realm's own MPS run as this user, so their environment can be read.
             match servers_of(control.directory(), !is_own).first() {
                 Some(stray) if ended => Err(stray_server(*stray)),
                 None if ended => Ok(View::Empty),
@@ -189,7 +191,7 @@ fn has_left(control: &MpsControl, view: &View, client: &DeadClient) -> Result<()
         return Ok(());
     };
     if server.clients.contains(&client.pid) {
-        // The client has ended, so this is another process now, whose work must not be terminated.
+        // The client has ended, so the living process is another one, whose work must not be terminated.
         if !client.lives && start_time(client.pid).is_some() {
             return Err(format!(
                 "MPS lists process {}, and a living process has that number",

@@ -1,6 +1,6 @@
 //! The dead clients that wait for proof, and what their owner keeps for them meanwhile.
 //!
-//! [`Quarantine::admit`] takes a client together with what it holds, as a value of type `H` that is not looked at.
+//! [`Quarantine::admit`] takes a client together with what it holds, as an opaque value of type `H`.
 //! [`Quarantine::poll`] returns that value once MPS has confirmed that the client's GPU work has ended. If MPS never
 //! confirms it, the value stays here for good, and after [`PROOF_LIMIT`] log and warnings name the client.
 
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 /// How often to look for proof.
 const LOOK: Duration = Duration::from_millis(5);
-/// How often to look when all that wait are overdue.
+/// How often to look for proof when all clients are overdue.
 const LOOK_OVERDUE: Duration = Duration::from_millis(250);
-/// After this long without proof, log and status say so.
+/// After this long without proof a client is overdue: log and status say so.
 const PROOF_LIMIT: Duration = Duration::from_secs(10);
 
 /// A client that waits for proof.
@@ -26,11 +26,11 @@ struct Ward<H> {
     overdue: bool,
 }
 
-/// A client whose GPU work has ended, for certain.
+/// A client whose GPU work has ended, as MPS has confirmed.
 pub struct Proven<H> {
-    /// Its name, for people.
+    /// Its name, for messages to people.
     pub name: String,
-    /// Its process.
+    /// Its process number; 0 if unknown.
     pub pid: u32,
     /// What it held, as given to [`Quarantine::admit`].
     pub holdings: H,
@@ -41,6 +41,7 @@ pub struct Quarantine<H> {
     mps: Option<Box<dyn Mps>>,
     wards: BTreeMap<u64, Ward<H>>,
     next_ward: u64,
+    /// When to look for proof next. None: nobody waits.
     look: Option<Instant>,
 }
 
@@ -56,7 +57,7 @@ impl<H> Default for Quarantine<H> {
 }
 
 impl<H> Quarantine<H> {
-    /// Sets whom to ask. Without, no client is under MPS.
+    /// Sets the MPS to ask. Without one, no client is under MPS.
     pub fn set_mps(&mut self, mps: Box<dyn Mps>) {
         self.mps = Some(mps);
     }
@@ -78,7 +79,7 @@ impl<H> Quarantine<H> {
         self.mps.as_ref().map(|mps| mps.info()).unwrap_or_default()
     }
 
-    /// Ends the MPS that was started, if its clients let it.
+    /// Ends the MPS that this daemon runs. An MPS with clients ends after its last one.
     pub fn stop_mps(&mut self) {
         if let Some(mps) = &mut self.mps {
             mps.stop();
@@ -90,7 +91,7 @@ impl<H> Quarantine<H> {
         self.look
     }
 
-    /// What is wrong, for people.
+    /// Warnings for `status`.
     pub fn warnings(&self) -> Vec<String> {
         let info = self.mps_info();
         let failed = match info.state {
@@ -117,10 +118,10 @@ impl<H> Quarantine<H> {
         doubt.unwrap_or_else(|| "MPS's control has not answered yet".to_owned())
     }
 
-    /// The client with every MPS that it may be under, named by it or not. None: there is none.
+    /// Adds to a dead client every MPS that it may have been under. None: there is no such MPS.
     ///
-    /// A directory that it named counts only if the daemon finds a control daemon for it, too: anyone can make a folder
-    /// that looks like an MPS which never answers.
+    /// A directory that the client named counts only if the daemon finds a control daemon for it: anyone can make a folder
+    /// that looks like that of an MPS which never answers.
     fn perhaps_under_mps(&self, mut dead: DeadClient) -> Option<DeadClient> {
         let mps = self.mps.as_ref()?;
         dead.pipes.retain(|named| {
@@ -143,7 +144,7 @@ impl<H> Quarantine<H> {
         (!dead.pipes.is_empty()).then_some(dead)
     }
 
-    /// Takes a dead client in until there is proof. False: it was under no MPS, so its GPU work ended with its process.
+    /// Keeps a dead client until there is proof. False: it was under no MPS, so its GPU work ended with its process.
     pub fn admit(&mut self, dead: DeadClient, holdings: H, now: Instant) -> bool {
         let dead = self.perhaps_under_mps(dead);
         let (Some(dead), Some(mps)) = (dead, &mut self.mps) else {
@@ -169,7 +170,7 @@ impl<H> Quarantine<H> {
         true
     }
 
-    /// Those for which there is proof now, if it is time to look. Each is returned once.
+    /// Returns the clients that have been proven since the last call, if it is time to look.
     pub fn poll(&mut self, now: Instant) -> Vec<Proven<H>> {
         let Some(mps) = &mut self.mps else {
             return Vec::new();

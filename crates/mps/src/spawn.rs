@@ -1,4 +1,4 @@
-//! Starting NVIDIA's control daemon, and waiting until it answers.
+//! Starts NVIDIA's control daemon, and waits until it answers.
 
 use crate::directory::{MpsDirectory, Process};
 use rgaps_session::{
@@ -11,27 +11,27 @@ use std::time::{Duration, Instant};
 
 /// How long a control daemon may take until it answers.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(10);
-/// How long it may take over one question.
+/// How long a control daemon may take to answer a question.
 pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(2);
-/// How often to look whether it answers, or has ended.
+/// The pause between two looks whether a control daemon answers or has ended.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// How much of its output an error quotes.
+/// How much of a control daemon's output an error quotes.
 const TAIL_BYTES: usize = 600;
 
 /// Why a start failed.
 pub(crate) enum StartError {
-    /// It may work another time.
+    /// Another attempt may succeed.
     Again(String),
-    /// It will not work another time either.
+    /// No other attempt will succeed.
     Never(String),
 }
 
-/// Starts a control daemon in `directory`. Returns it when it answers.
+/// Starts a control daemon in `directory`. Returns when it answers.
 pub(crate) fn start_control(directory: &MpsDirectory) -> Result<(Process, Child), StartError> {
     let mut child = start_program(directory)?;
     let started = await_answer(directory, &mut child);
     if started.is_err() {
-        // No successor will find it, so it must not live on.
+        // No record names it, so no successor would find it.
         let _ = child.kill();
         let _ = child.wait();
     }

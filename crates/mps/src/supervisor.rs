@@ -13,45 +13,51 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// How many times in a row the supervisor restarts it.
+/// How many times in a row the supervisor restarts a control daemon.
 const MAX_RESTARTS: u32 = 5;
-/// How long it waits before the first restart; doubled each time.
+/// The pause before the first restart. It doubles each time.
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
-/// A control daemon that ran this long has all its restarts again.
+/// After a control daemon has run for this long, the count of restarts in a row begins at 0 again.
 const RUNS_WELL: Duration = Duration::from_secs(60);
-/// How long `quit` may take: servers give back what they have on the GPUs.
+/// How long `quit` may take, since servers free their GPU memory first.
 const QUIT_LIMIT: Duration = Duration::from_secs(8);
-/// How long it may take to end afterwards, and after SIGTERM.
+/// How long the control daemon may take to end after `quit`, and after SIGTERM.
 const END_LIMIT: Duration = Duration::from_secs(3);
 
 enum SupervisorState {
-    /// Not wanted, or not begun.
+    /// MPS is not wanted, or `step` was not called yet.
     Off,
-    /// To be started, at once or after a pause.
+    /// A control daemon is to be started at `until`.
     Waiting { until: Instant },
-    /// This realm's own runs.
+    /// This realm's own control daemon runs.
     Own { process: Process, since: Instant },
-    /// Somebody else's runs, and the realm uses it.
+    /// The realm uses an MPS that others run.
     Foreign { directory: PathBuf },
-    /// This realm's own was asked to quit, and does so when its clients have ended.
+    /// This realm's own control daemon was asked to quit, and does so when its last client has ended.
     Draining { process: Process },
-    /// It cannot be started, or was restarted too often.
+    /// MPS cannot be started, or was restarted too often.
     Failed,
 }
 
 /// Keeps one control daemon running, or uses one that others run.
 pub(crate) struct Supervisor {
     directory: MpsDirectory,
+    /// Whether the configuration asks for MPS.
     wanted: bool,
+    /// The pipe directory that the daemon's environment named.
     inherited: Option<PathBuf>,
     state: SupervisorState,
-    /// The supervisor waits for their end, so that they leave no zombies.
+    /// Child processes. The supervisor waits for their end, so that they leave no zombies.
     children: Vec<Child>,
+    /// Restarts in a row.
     failures: u32,
+    /// All restarts.
     restarts: u32,
-    /// A control daemon has run, now or under a predecessor.
+    /// Whether a control daemon has run under this daemon or a predecessor.
     has_run: bool,
+    /// What is wrong with MPS, for `status`.
     reason: Option<String>,
+    /// Whether `step` was called.
     begun: bool,
 }
 
@@ -61,7 +67,7 @@ impl Supervisor {
         wanted: bool,
         inherited: Option<PathBuf>,
     ) -> Supervisor {
-        // A shell with the environment of this realm's own MPS started us.
+        // The environment may name this realm's own MPS, which does not count as inherited.
         let inherited = inherited.filter(|named| *named != directory.pipes());
         let has_run = directory.has_record();
         Supervisor {
@@ -99,7 +105,7 @@ impl Supervisor {
         let pipe_directory = match &self.state {
             SupervisorState::Foreign { directory } => text(directory),
             _ if own => text(self.directory.pipes()),
-            // Its servers may live on, with their clients.
+            // Servers of a failed control daemon may live on, with their clients.
             SupervisorState::Failed if self.has_run => text(self.directory.pipes()),
             _ => None,
         };
@@ -114,12 +120,12 @@ impl Supervisor {
         }
     }
 
-    /// Whether MPS runs, or it is known why it does not.
+    /// Whether MPS runs, or `info` says why it does not.
     pub(crate) fn is_settled(&self) -> bool {
         self.begun && !matches!(self.state, SupervisorState::Waiting { .. })
     }
 
-    /// Whether there is a process to look after, or to start.
+    /// Whether a process is to be watched or started.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(
             self.state,
@@ -129,7 +135,7 @@ impl Supervisor {
         )
     }
 
-    /// The realm's own pipe directory, and the control daemon that runs there.
+    /// The realm's own pipe directory, and the process number of the control daemon that runs there.
     pub(crate) fn own(&self) -> (&Path, Option<u32>) {
         let pid = match &self.state {
             SupervisorState::Own { process, .. } | SupervisorState::Draining { process } => {
@@ -140,7 +146,7 @@ impl Supervisor {
         (self.directory.pipes(), pid)
     }
 
-    /// Does what is due.
+    /// Starts, watches and restarts the control daemon as far as that is due.
     pub(crate) fn step(&mut self, now: Instant) {
         self.reap();
         if !self.begun {
@@ -279,7 +285,7 @@ impl Supervisor {
                     return Ok(());
                 }
                 Err(error) if Instant::now() >= deadline => {
-                    // It belongs to this realm: a second one beside it would be worse than none.
+                    // It belongs to this realm, and a second control daemon in the same directory would be worse than none.
                     signal(process, Signal::KILL);
                     return Err(format!(
                         "the previous daemon's MPS did not answer and was killed: {error}"
@@ -388,7 +394,7 @@ impl Supervisor {
 }
 
 fn signal(process: Process, signal: Signal) {
-    // The number names this process, unless the kernel gave it to another one in the last microseconds.
+    // The number still names this process, unless the kernel gives it to another one between this check and the signal.
     if start_time(process.pid) != Some(process.start) {
         return;
     }

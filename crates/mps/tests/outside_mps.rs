@@ -1,4 +1,4 @@
-//! The daemon takes itself out of MPS. In a program of its own: the environment is every test's.
+//! The daemon takes itself out of MPS. A program of its own, since tests in one program share the environment.
 
 use rgaps_mps::leave_environment;
 use rgaps_session::{MpsControl, MPS_LOG_VARIABLE, MPS_PIPE_VARIABLE};
@@ -14,7 +14,7 @@ fn the_environment_names_no_mps_afterwards() {
     assert_eq!(leave_environment().as_deref(), Some(there.path()));
     assert!(MpsControl::of_this_process().is_none());
     assert!(std::env::var_os(MPS_LOG_VARIABLE).is_none());
-    // Removed, it would stand for the default directory.
+    // Without the variable, the driver would look in the default directory.
     let named = std::env::var_os(MPS_PIPE_VARIABLE).unwrap();
     assert!(!Path::new(&named).exists());
     assert_eq!(leave_environment(), None, "its own doing is no MPS");

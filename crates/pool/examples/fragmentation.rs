@@ -1,10 +1,10 @@
-//! What an arena costs beyond the messages in it: fragmentation, headers, time.
+//! Measures the costs of an arena beyond the messages in it: fragmentation, headers, time.
 //!
 //! `cargo run --release -p rgaps-pool --example fragmentation [-- SEED]` prints one JSON object.
 //! Each workload publishes messages of its sizes; a message lives until `depth` younger ones of
-//! its topic exist, and one in eight is held for longer by a slow subscriber. Memory is leased
-//! when a block is not found, as a publisher does it, and never returned. `leased_per_live` is
-//! what was leased over the most bytes that messages took at one time: 1 would be perfect.
+//! its topic exist, and a slow subscriber holds one in eight for longer. As a publisher does, the program
+//! leases memory when it finds no block; it never returns memory. `leased_per_live` is the leased bytes
+//! divided by the most bytes of live messages at one time: 1 would be perfect.
 
 use rgaps_layout::BLOCK_ALIGN;
 use rgaps_pool::Tlsf;
@@ -13,10 +13,10 @@ use std::collections::BinaryHeap;
 use std::time::Instant;
 
 const MESSAGES: u64 = 400_000;
-/// A slow subscriber holds a sample for up to this many times the topic's depth.
+/// A slow subscriber holds a sample longer than others by up to this many times the topic's depth, in messages.
 const SLOW: u64 = 4;
 
-/// xorshift64*: the same numbers everywhere from the same seed.
+/// xorshift64*: the same seed gives the same numbers on every machine.
 struct Random(u64);
 
 impl Random {
@@ -31,7 +31,7 @@ impl Random {
         ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
     }
 
-    /// Every size class between `low` and `high` equally often.
+    /// A number from `low` to `high` whose logarithm is uniformly distributed.
     fn log_uniform(&mut self, low: u64, high: u64) -> u64 {
         let share = self.below(1 << 32) as f64 / (1u64 << 32) as f64;
         (low as f64 * (high as f64 / low as f64).powf(share)) as u64
@@ -108,7 +108,7 @@ fn run(workload: &Workload, seed: u64) -> Value {
     let mut random = Random(seed.max(1));
     let mut tlsf = Tlsf::with_blocks((workload.depth * (SLOW + 1)) as u32);
     let mut times = Times::default();
-    // Ends of lives, the earliest first: (message number, handle, bytes asked for).
+    // Live messages, the one that ends first at the top: (the message number at which it ends, handle, requested bytes).
     let mut alive = BinaryHeap::new();
     let (mut leased, mut live, mut live_most, mut granted_live, mut granted_most) = (0, 0, 0, 0, 0);
     for message in 0..MESSAGES {
@@ -171,7 +171,7 @@ fn report(workload: &Workload, tlsf: &Tlsf, mut times: Times, bytes: [u64; 3]) -
     })
 }
 
-/// With the cost of reading the clock in them, about 25 ns.
+/// Percentiles of times in nanoseconds, which include reading the clock (about 25 ns).
 fn percentiles(ns: &mut [u64]) -> Value {
     ns.sort_unstable();
     let at = |share: f64| ns[((ns.len() - 1) as f64 * share) as usize];

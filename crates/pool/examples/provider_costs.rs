@@ -1,7 +1,7 @@
-//! What each provider of host memory costs on this machine, as one line of JSON each: milliseconds to make a segment of
-//! 64 MiB, to write all of it through a new mapping and again, then through a second new mapping, as another process has one,
-//! and to give it back. With `numa_node` the memory is asked of a node (of a memfd and a udmabuf by `mbind`), and looked at. Each
-//! is the least of some rounds, since whatever disturbs makes it longer.
+//! Measures the costs of each provider of host memory on this machine, and prints one line of JSON for each: milliseconds to
+//! make a segment of 64 MiB, to write all of it through a new mapping, to write it again, to write it through a second mapping
+//! (as another process has one), and to discard it. With `numa_node`, the source asks for memory on that node (for memfd and
+//! udmabuf by `mbind`) and verifies it. Each figure is the minimum of some rounds, since disturbances only add time.
 
 use rgaps_pool::{
     Access, HostConfig, HostMapping, HostSource, Mapping, PoolError, Provider, SegmentSource,
@@ -9,7 +9,7 @@ use rgaps_pool::{
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-/// The kernel's limit for udmabuf, unless somebody raised it.
+/// The kernel's default limit for a dma-buf of udmabuf.
 const BYTES: u64 = 64 << 20;
 const ROUNDS: usize = 7;
 const FIGURES: [&str; 5] = [

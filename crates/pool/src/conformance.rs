@@ -17,9 +17,9 @@ pub struct Fixture {
     pub source: Box<dyn SegmentSource>,
     /// A process's side.
     pub mapping: MakeMapping,
-    /// Descriptors of the domain's own sort that pass for a segment of one
-    /// [`granularity`](SegmentSource::granularity) but must be refused, each with what is wrong
-    /// with it. Those that are wrong for every domain are tested anyway.
+    /// Descriptors of the domain's own kind that resemble a segment of one
+    /// [`granularity`](SegmentSource::granularity) but must be refused, each with its fault. The suite itself
+    /// tests descriptors that are wrong for every domain.
     pub foreign: Vec<(&'static str, OwnedFd)>,
 }
 
@@ -115,7 +115,7 @@ fn segments_grow_behind_one_another(mut f: Fixture) {
         end += segment.bytes;
         assert_eq!(mapping.mapped(), end);
         assert_eq!(mapping.base(), base, "the pool moved when it grew");
-        // The descriptor stays the caller's, and the mapping needs it no more.
+        // The caller still owns the descriptor; the mapping does not need it any more.
         rustix::io::fcntl_getfd(&segment.fd).expect("extend must not close the descriptor");
     }
     let bytes = pattern(1, 4096);
@@ -228,7 +228,7 @@ fn write_from_copies_a_host_buffer(mut f: Fixture) {
         read(&*mapping, 33, bytes.len()) == bytes,
         "copied bytes differ"
     );
-    // SAFETY: nothing is read from anywhere.
+    // SAFETY: with 0 bytes nothing is read.
     unsafe { mapping.write_from(unit, source, 0) }.expect("no bytes at the end are in range");
     // SAFETY: the range is refused before anything is read, and `bytes` lives on.
     let refused = unsafe { mapping.write_from(unit - 70_000, source, bytes.len() as u64) };
@@ -308,7 +308,7 @@ fn the_cap_is_kept(mut f: Fixture) {
         .extend(first.fd.as_fd(), unit)
         .expect("it can be mapped");
     mapping.write(0, &[42; 16]).expect("it can be written");
-    // What is left is `cap - unit`, so a segment of `cap` does not fit.
+    // `cap - unit` bytes are left, so a segment of `cap` bytes does not fit.
     let large = f
         .source
         .create(cap.next_multiple_of(unit))
@@ -355,7 +355,7 @@ fn impossible_sizes_are_refused(mut f: Fixture) {
 
     let mapping = f.map(8 * unit, Access::ReadWrite);
     let segment = f.source.create(unit).expect("a segment can be created");
-    // A segment said to be larger than it is would be read beyond its end.
+    // If `extend` accepted a size above the real one, reads would go beyond the segment's end.
     for bytes in [0, 1, unit - 1, unit + 1, 2 * unit, 8 * unit] {
         let refused = mapping.extend(segment.fd.as_fd(), bytes);
         assert!(
@@ -377,7 +377,7 @@ fn impossible_sizes_are_refused(mut f: Fixture) {
         .expect("it can be mapped as what it is");
 }
 
-/// Descriptors that no domain takes for a segment.
+/// Descriptors that no domain may accept as a segment.
 fn wrong_everywhere() -> Vec<(&'static str, OwnedFd)> {
     let (pipe, _) = rustix::pipe::pipe().expect("a pipe");
     let null = std::fs::File::open("/dev/null").expect("/dev/null");
@@ -421,7 +421,7 @@ fn an_adopted_segment_has_its_bytes(mut f: Fixture) {
     writer
         .write(unit - 5_000, &bytes)
         .expect("it can be written");
-    // What a client kept: a descriptor of its own.
+    // The descriptor that a client would have kept.
     let kept = segment
         .fd
         .try_clone()
@@ -472,7 +472,7 @@ fn discarding_spares_the_neighbours(mut f: Fixture) {
         read(&*mapping, 2 * unit, unit as usize) == bytes[end..],
         "upper neighbour lost"
     );
-    // The discarded range reads as anything, and is written again by its next user.
+    // The discarded bytes are unspecified, but the range can be written again.
     mapping
         .write(unit, &bytes[..unit as usize])
         .expect("a discarded range can be written");

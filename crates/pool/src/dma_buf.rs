@@ -1,12 +1,12 @@
-//! dma-bufs as segments: how to know one for what it is, and what is certain about it.
+//! dma-bufs as segments: how to recognise one, and which guarantees it gives.
 //!
 //! A dma-buf has no seals and needs none. The kernel fixes its size when an exporter makes it: `ftruncate` and
 //! `fallocate` refuse it, and no other call changes it. Whether its pages stay is up to the exporter, so only exporters are
 //! accepted that keep every page until the last descriptor and mapping are gone ([`EXPORTERS`]). A graphics driver's
 //! dma-buf, for example, is refused: the driver may move or drop its pages.
 //!
-//! The kernel itself says who exported a dma-buf, in `/proc/self/fdinfo`. Reading that asks no file system, so a file
-//! that a stranger sent, whose file system may never answer, blocks nobody.
+//! The kernel names the exporter of a dma-buf in `/proc/self/fdinfo`. Reading that calls no file system, so a descriptor
+//! from an untrusted process, whose file system may never answer, cannot block us.
 
 use crate::memfd::{self, Inspected};
 use crate::segment::{PageSize, Provider};
@@ -15,27 +15,27 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Exporters whose dma-bufs keep their pages, by the names of their kernel modules.
 const EXPORTERS: [(&str, Provider); 2] = [
-    // It holds a reference to each page of a memfd that it demands to be sealed against shrinking.
+    // Holds a reference to each page of a memfd, which must be sealed against shrinking.
     ("udmabuf", Provider::Udmabuf),
-    // It counts references. Only the realm that made the memory, an open file of the daemon's, can take it away (REVOKE);
-    // when that is closed, one of the same user's that adopts it. rgaps never does.
+    // Counts references. Only the realm that made the memory (an open file of the daemon) can revoke it or, once that is
+    // closed, a realm of the same user that adopts it. rgaps never revokes memory.
     ("dmaplane", Provider::Dmaplane),
 ];
 
-/// What the kernel says of a dma-buf.
+/// The kernel's description of a dma-buf.
 #[derive(Debug, PartialEq, Eq)]
 struct About {
     bytes: u64,
     exporter: String,
 }
 
-/// Whether a descriptor is of a dma-buf. The kernel says so by itself.
+/// Whether a descriptor is of a dma-buf, as the kernel reports it.
 pub fn is_dma_buf(fd: BorrowedFd<'_>) -> bool {
     about(fd).is_some()
 }
 
 /// Checks that a descriptor is a segment of host memory of exactly `bytes` bytes: a sealed memfd, or a dma-buf whose
-/// exporter keeps its pages. What is true now stays true.
+/// exporter keeps its pages. Neither can lose these properties later.
 pub(crate) fn inspect_segment(fd: BorrowedFd<'_>, bytes: u64) -> Result<Inspected, PoolError> {
     match about(fd) {
         Some(about) => inspect(fd, &about, bytes),
@@ -65,7 +65,7 @@ fn inspect(fd: BorrowedFd<'_>, about: &About, bytes: u64) -> Result<Inspected, P
 }
 
 fn about(fd: BorrowedFd<'_>) -> Option<About> {
-    // Most segments are memfds, for which one call will do.
+    // dma-bufs have no seals. Most segments are memfds, and for these one call suffices.
     if rustix::fs::fcntl_get_seals(fd).is_ok() {
         return None;
     }
@@ -73,7 +73,8 @@ fn about(fd: BorrowedFd<'_>) -> Option<About> {
     parse(&std::fs::read_to_string(path).ok()?)
 }
 
-/// Only dma-bufs have a line `exp_name`. It comes before the buffer's name, which its user chooses, line breaks included.
+/// Reads the description in a file of `/proc/self/fdinfo`. None: not a dma-buf, since only these have a line `exp_name`.
+/// Takes the first line of each key: the buffer's name, which its user chooses, line breaks included, comes last.
 fn parse(fdinfo: &str) -> Option<About> {
     let field = |name: &str| {
         let mut lines = fdinfo.lines();

@@ -1,9 +1,9 @@
 //! Memory of the kernel module dmaplane: dma-bufs with a quota, in blocks of one NUMA node.
 //!
-//! A source has a *realm* of the module, whose quota is the cap of its pool: the kernel refuses what is beyond it, whatever
-//! the daemon does. Memory belongs to no realm when its daemon has died; the next daemon adopts it, so that it counts again.
+//! A source has a *realm* of the module, whose quota is the cap of its pool: the kernel refuses memory beyond it. When a
+//! daemon dies, its memory belongs to no realm. The next daemon adopts the memory, which then counts against its quota.
 //!
-//! The module reports where each page is, so a node is known and not sampled.
+//! The module reports the node of a buffer's pages, so pages need not be sampled unless that is another node than asked.
 
 use crate::host_config::{HostConfig, HugePages};
 use crate::memfd::HUGE_BYTES;
@@ -15,10 +15,10 @@ use rgaps_layout::Domain;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// What the module takes for no quota.
+/// The quota that the module treats as unlimited.
 const NO_QUOTA: u64 = i64::MAX as u64;
 
-/// A realm with the quota of a configuration.
+/// Opens a realm with the configuration's quota.
 pub(crate) fn open(config: &HostConfig) -> Result<Realm, PoolError> {
     let realm = Realm::open().map_err(refused)?;
     let quota = config.quota_bytes.unwrap_or(NO_QUOTA);
@@ -26,7 +26,7 @@ pub(crate) fn open(config: &HostConfig) -> Result<Realm, PoolError> {
     Ok(realm)
 }
 
-/// A dma-buf of `bytes` zeros as a configuration wants it.
+/// Makes a dma-buf of `bytes` zeros as configured.
 pub(crate) fn create(
     realm: &Realm,
     config: &HostConfig,
@@ -64,7 +64,7 @@ pub(crate) fn create(
     Ok((made.dma_buf, placement))
 }
 
-/// Allocates on any node where the one that is wanted does not exist.
+/// Allocates memory; if the wanted node does not exist, on any node, with a warning.
 fn alloc(realm: &Realm, wanted: &Wanted, warnings: &mut Vec<String>) -> Result<Allocated, Error> {
     match (realm.alloc(wanted), wanted.node) {
         (Err(error), Some(node)) if error.errno() == Some(Errno::INVAL.raw_os_error()) => {
@@ -79,6 +79,7 @@ fn alloc(realm: &Realm, wanted: &Wanted, warnings: &mut Vec<String>) -> Result<A
     }
 }
 
+/// How many pages are on `node`: from the module's report, or by sampling if it names another node.
 fn found_on(
     node: u32,
     made: &Allocated,
@@ -100,8 +101,8 @@ fn found_on(
     Ok(found)
 }
 
-/// Takes over a dma-buf of a predecessor's: it counts against the quota again, which rises if need be, for the memory is there.
-/// Where that cannot be, the memory is as good. Returns what its pages are.
+/// Adopts a dma-buf of an earlier daemon, so that it counts against the quota again; raises the quota if it is too small,
+/// since the memory exists already. A failure is only logged: the memory stays usable. Returns the page size.
 pub(crate) fn adopt(realm: &Realm, dma_buf: BorrowedFd<'_>, bytes: u64) -> PageSize {
     let adopted = realm.info(dma_buf).and_then(|info| {
         if !info.is_mine {

@@ -1,14 +1,13 @@
-//! What a forked child finds at the addresses of its parent's shared memory.
+//! Makes a forked child that uses its parent's shared memory fail with an explanation.
 //!
 //! A child does not inherit the mappings (`MADV_DONTFORK`): only the parent's holds keep a block's bytes, and the parent
 //! may release them at any time, so a child that could read them would read bytes of other messages. But the child has
-//! the parent's pointers, in arrays and tensors. So each range is reserved in the child before `fork` returns there:
-//! nothing of the child's comes to lie at those addresses, and an access is a fault whose handler says what happened. The
-//! handler then gives way to the one that was there, so that Python's `faulthandler`, debuggers and core dumps still see
-//! the fault.
+//! the parent's pointers, in arrays and tensors. So before `fork` returns in the child, we reserve each range there: the
+//! child's own allocations cannot use those addresses, and an access is a fault whose handler prints what happened. The
+//! handler then restores the previous one, so that Python's `faulthandler`, debuggers and core dumps still see the fault.
 //!
-//! Invariants: a range is in the table from when it was reserved until before it is unmapped; the handlers make no
-//! call but system calls, and touch only this table.
+//! Invariants: a range is in the table from its reservation until just before it is unmapped; the handlers make only
+//! system calls, and touch only the statics of this module.
 
 use rustix::mm::{MapFlags, ProtFlags};
 use std::cell::UnsafeCell;
@@ -18,20 +17,20 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Once;
 
-/// Most ranges that are known at once; those beyond are not reserved in a child.
+/// Slots of the table. Ranges that find no free slot are not reserved in children.
 const RANGES_MAX: usize = 1024;
-/// A slot whose range is being written.
+/// The value of `base` while a slot's range is being written.
 const CLAIMED: usize = 1;
-/// What a child's access to its parent's memory says on standard error.
+/// Printed on standard error when a child accesses its parent's memory.
 const MESSAGE: &[u8] = b"rgaps: this process was forked, and read or wrote shared memory of the process that it was \
 forked from: an array or tensor over a sample or loan of the parent. Copy such arrays before the fork \
 (array.copy()), or make a node and a subscriber in the child. It ends with SIGSEGV.\n";
 
 struct Range {
-    /// 0: the slot is free. Stored with Release when `bytes` is there.
+    /// 0: the slot is free. Stored with Release after `bytes`.
     base: AtomicUsize,
     bytes: AtomicUsize,
-    /// A parent's.
+    /// The range is a mapping of this process's parent, and only reserved here.
     is_inherited: AtomicBool,
 }
 
@@ -43,22 +42,22 @@ static RANGES: [Range; RANGES_MAX] = [const {
     }
 }; RANGES_MAX];
 
-/// A range that forked children find reserved, until this is dropped.
+/// A range that is reserved in children forked while this value exists.
 #[derive(Debug)]
 pub(crate) struct ReservedInChildren {
     slot: Option<usize>,
 }
 
 impl ReservedInChildren {
-    /// `base` and `bytes` are a mapping of the caller's that children do not inherit.
+    /// Enters a range into the table: a mapping of the caller that children do not inherit.
     pub(crate) fn new(base: NonNull<u8>, bytes: usize) -> ReservedInChildren {
         static INSTALL: Once = Once::new();
         INSTALL.call_once(|| {
-            // SAFETY: the C library forgets the function when this library is unloaded; it makes only system calls.
+            // SAFETY: the C library drops the registration when it unloads this library; `in_child` makes only system calls.
             let failed = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
             if failed != 0 {
                 tracing::warn!(
-                    "pthread_atfork failed ({failed}); forked children do not say why they crash"
+                    "pthread_atfork failed ({failed}); forked children that crash will not explain it"
                 );
             }
         });
@@ -76,7 +75,7 @@ impl ReservedInChildren {
                 range.base.store(base.addr().get(), Ordering::Release);
             }
             None => tracing::debug!(
-                "more than {RANGES_MAX} mappings: a forked child is not told of this one"
+                "more than {RANGES_MAX} mappings: forked children do not reserve this one"
             ),
         }
         ReservedInChildren { slot }
@@ -91,7 +90,7 @@ impl Drop for ReservedInChildren {
     }
 }
 
-/// The action that was there before ours.
+/// The action for SIGSEGV that our handler replaced.
 struct Previous(UnsafeCell<MaybeUninit<libc::sigaction>>);
 
 // SAFETY: written only by `in_child`, while the child has one thread, and before the handler that reads it is installed.
@@ -101,7 +100,7 @@ static PREVIOUS: Previous = Previous(UnsafeCell::new(MaybeUninit::zeroed()));
 /// Whether our handler is installed in this process or was in its parent.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// Runs in a child before `fork` returns there.
+/// Reserves the parent's ranges and installs the handler. Runs in a child before `fork` returns there.
 extern "C" fn in_child() {
     let mut any = false;
     for range in &RANGES {
@@ -111,12 +110,12 @@ extern "C" fn in_child() {
         }
         let (start, bytes) = (base as *mut c_void, range.bytes.load(Ordering::Relaxed));
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
-        // SAFETY: a mapping that is there is not replaced.
+        // SAFETY: FIXED_NOREPLACE replaces no existing mapping.
         let placed = unsafe { rustix::mm::mmap_anonymous(start, bytes, ProtFlags::empty(), flags) };
-        // Not where the kernel does not know MADV_DONTFORK: the child has the parent's mapping.
+        // This fails if the child inherited the mapping, since the kernel does not know MADV_DONTFORK.
         let Ok(placed) = placed else { continue };
         if placed != start {
-            // A kernel before 4.17 takes the address for a wish.
+            // Linux before 4.17 does not know FIXED_NOREPLACE and takes the address as a hint.
             // SAFETY: the mapping was made just now.
             let _ = unsafe { rustix::mm::munmap(placed, bytes) };
             continue;
@@ -125,8 +124,8 @@ extern "C" fn in_child() {
         any = true;
     }
     if any && !INSTALLED.swap(true, Ordering::Relaxed) {
-        // SAFETY: the action is complete; its function makes only system calls. `PREVIOUS` is ours alone while the
-        // child has one thread.
+        // SAFETY: the action is complete; its function makes only system calls. The child still has one thread, so no other
+        // touches `PREVIOUS`.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_fault as *const () as usize;
@@ -136,11 +135,11 @@ extern "C" fn in_child() {
     }
 }
 
-/// Says so if the fault is at a parent's memory, and gives way to the handler that was there before.
+/// Prints [`MESSAGE`] if the fault is at a parent's memory, and restores the previous handler.
 extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
-    // SAFETY: the kernel gives a handler with SA_SIGINFO what it knows of the signal.
+    // SAFETY: the kernel passes a valid `siginfo_t` to a handler with SA_SIGINFO.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
-    // Not of one that somebody sent.
+    // Positive codes are faults; a signal that a process sent has another.
     let is_fault = code > 0;
     let inherited = |range: &Range| {
         let (base, bytes) = (
@@ -150,13 +149,13 @@ extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut c_voi
         range.is_inherited.load(Ordering::Relaxed)
             && (base..base.saturating_add(bytes)).contains(&address)
     };
-    // SAFETY: system calls with memory of ours. `PREVIOUS` was written before this handler was installed.
+    // SAFETY: system calls on statics of this module. `in_child` wrote `PREVIOUS` when it installed this handler.
     unsafe {
         if is_fault && RANGES.iter().any(inherited) {
             libc::write(libc::STDERR_FILENO, MESSAGE.as_ptr().cast(), MESSAGE.len());
         }
         libc::sigaction(libc::SIGSEGV, PREVIOUS.0.get().cast(), std::ptr::null_mut());
-        // A fault comes again when this returns, to the other handler; a signal that was sent does not.
+        // When this returns, a fault recurs and reaches the previous handler. A signal that was sent does not recur.
         if !is_fault {
             libc::raise(libc::SIGSEGV);
         }
@@ -172,7 +171,7 @@ mod tests {
     use std::io::Read;
     use std::os::fd::{AsFd, AsRawFd};
 
-    /// Runs `child` in a forked process; gives how it ended and what it said on standard error.
+    /// Runs `child` in a forked process. Returns its wait status and its standard error.
     fn forked(child: impl FnOnce() -> i32) -> (i32, String) {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         // SAFETY: the child makes system calls and touches memory of the test, then exits.
@@ -205,7 +204,7 @@ mod tests {
     }
 
     fn read_at(address: u64) -> i32 {
-        // SAFETY: it is not: this is a fault, on purpose.
+        // SAFETY: none: this read is meant to fault. It runs in a child, which the fault ends.
         unsafe { std::ptr::with_exposed_provenance::<u8>(address as usize).read_volatile() }.into()
     }
 
@@ -224,7 +223,7 @@ mod tests {
         });
         assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV);
         assert!(said.contains("rgaps: this process was forked"), "{said:?}");
-        // The parent goes on.
+        // The parent can still use its mapping.
         mapping.write(0, b"here").unwrap();
     }
 
@@ -242,12 +241,12 @@ mod tests {
         let (status, _) = forked(|| {
             let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
             let place = mapping.base() as *mut std::ffi::c_void;
-            // SAFETY: a mapping that is there is not replaced.
+            // SAFETY: FIXED_NOREPLACE replaces no existing mapping.
             let taken = unsafe { rustix::mm::mmap_anonymous(place, 4096, ProtFlags::READ, flags) };
             i32::from(taken.is_ok())
         });
         assert_eq!(status, 0, "the address was free");
-        // What is unmapped before the fork is the child's to use.
+        // A range that the parent unmapped before the fork is not reserved in the child.
         let base = mapping.base();
         drop(mapping);
         let (status, said) = forked(|| read_at(base));

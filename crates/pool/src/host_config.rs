@@ -1,38 +1,38 @@
-//! What segments of host memory should be like.
+//! The configuration of host memory: provider, page size, NUMA node, quota.
 
 use crate::segment::Provider;
 
-/// Whether segments are made of 2 MiB pages from the system's reserve (`vm.nr_hugepages`).
+/// Whether segments consist of 2 MiB pages from the system's reserve (`vm.nr_hugepages`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HugePages {
-    /// No. The kernel may still merge pages where `transparent_hugepage/shmem_enabled` says so.
+    /// No. The kernel may still merge pages if `transparent_hugepage/shmem_enabled` allows it.
     #[default]
     Off,
-    /// Yes where there are enough, else ordinary pages and a warning.
+    /// Yes if there are enough, otherwise ordinary pages and a warning.
     Try,
-    /// Yes, or creating a segment fails.
+    /// Yes; otherwise creating a segment fails.
     Require,
 }
 
-/// What segments of host memory should be like.
+/// How a [`HostSource`](crate::HostSource) makes segments of host memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HostConfig {
-    /// Who gives the memory.
+    /// The part of the system that gives the memory.
     pub provider: Provider,
     /// Size of the pages.
     pub huge_pages: HugePages,
-    /// NUMA node to take the memory from. Implies `prefault`, since only memory that is there can
-    /// be looked at.
+    /// The NUMA node to take the memory from. None: any. Implies `prefault`, since only allocated pages
+    /// have a node that can be verified.
     pub numa_node: Option<u32>,
-    /// Takes all memory of a segment when it is created, so that a system without memory refuses
-    /// the segment instead of killing the process that touches it. Huge pages always are.
+    /// Allocates all memory of a segment when it is created, so that a system without memory refuses
+    /// the segment instead of killing the process that touches it. Huge pages are always allocated so.
     pub prefault: bool,
-    /// Most bytes of all segments of a source, for providers that have the kernel refuse more.
+    /// The most bytes of all segments of a source together, for providers whose kernel part enforces it. None: no limit.
     pub quota_bytes: Option<u64>,
 }
 
 impl HostConfig {
-    /// Whether the memory of a segment of ordinary pages is taken when it is created. A dma-buf consists of pages.
+    /// Whether creating a segment of ordinary pages allocates its memory. For a dma-buf it always does.
     pub(crate) fn takes_memory(&self) -> bool {
         self.prefault || self.numa_node.is_some() || !self.provider.gives_files()
     }

@@ -1,4 +1,4 @@
-//! A pool of host memory as one process sees it, whoever provides it.
+//! A pool of host memory in one process's address space, for all providers.
 
 use crate::dma_buf::inspect_segment;
 use crate::fork::ReservedInChildren;
@@ -12,36 +12,36 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Pools from this size on start at a multiple of it, for pages of 1 GiB.
+/// Pools of at least this size start at a multiple of it, so that pages of 1 GiB fit.
 const GIANT_BYTES: usize = 1 << 30;
 
 /// A reserved address range with sealed memfds, or dma-bufs, mapped from its start.
 ///
-/// The range stays where it is until the value is dropped, so an address computed from a pool
-/// offset stays good. Forked children do not inherit it (see `fork`), and core dumps leave it out.
+/// The range does not move until the value is dropped, so an address computed from a pool offset stays
+/// valid. Forked children do not inherit it (see `fork`), and core dumps leave it out.
 #[derive(Debug)]
 pub struct HostMapping {
     base: NonNull<u8>,
     cap: usize,
     access: Access,
-    /// Stored with Release when a segment is in place, loaded with Acquire before it is touched.
+    /// Bytes mapped, from the start. Stored with Release after a segment is mapped, loaded with Acquire before one is used.
     mapped: AtomicU64,
-    /// Held while extending. False when the addresses behind the mapped part may be someone
-    /// else's (see `place`).
+    /// Locked while extending. False when other code may have mapped the addresses behind the mapped
+    /// part (see `map_fixed`).
     reserved: Mutex<bool>,
-    /// None only while it is dropped.
+    /// None only during drop.
     in_children: Option<ReservedInChildren>,
 }
 
-// SAFETY: the struct is an address range of the process and two synchronised fields. The range
-// is unmapped only by `drop`. What threads do to the bytes is ordered by the loans on them.
+// SAFETY: the address range belongs to the process, not to a thread, and only `drop` unmaps it. Loans and
+// samples order the accesses of threads to the bytes.
 unsafe impl Send for HostMapping {}
-// SAFETY: methods by `&self` give out addresses below `mapped`, which is atomic and only grows; `extend`, which moves
-// it, holds the mutex. What threads do to the bytes is ordered by the loans on them.
+// SAFETY: methods by `&self` use addresses below `mapped`, which is atomic and only grows; `extend`, which raises it,
+// holds the mutex. Loans and samples order the accesses of threads to the bytes.
 unsafe impl Sync for HostMapping {}
 
 impl HostMapping {
-    /// Reserves `cap` bytes of addresses, rounded up to whole units of segments. No memory is taken.
+    /// Reserves `cap` bytes of addresses, rounded up to whole segment units. Allocates no memory.
     pub fn new(cap: u64, access: Access) -> Result<Self, PoolError> {
         let bad = PoolError::BadSize {
             what: "pool",
@@ -62,7 +62,7 @@ impl HostMapping {
             HUGE_BYTES as usize
         };
         let base = reserve_aligned(cap, align)?;
-        // SAFETY: the range was just reserved and is not given out yet.
+        // SAFETY: `reserve_aligned` just mapped the range for us, and no one else has its address yet.
         unsafe { keep_private(base.as_ptr().cast(), cap) };
         Ok(HostMapping {
             base,
@@ -74,7 +74,7 @@ impl HostMapping {
         })
     }
 
-    /// The address of a range that lies within what is mapped.
+    /// The address of a range. Fails unless all of it is mapped.
     fn locate(&self, offset: u64, bytes: u64) -> Result<*mut u8, PoolError> {
         let mapped = self.mapped();
         let end = offset.saturating_add(bytes);
@@ -96,16 +96,15 @@ impl HostMapping {
         }
     }
 
-    /// Does something while a range that is mapped for reading is mapped for writing, too: for drivers that refuse to
-    /// know memory that cannot be written, though they only read it. Segments that cannot be written through the
-    /// descriptors they came with are refused.
+    /// Calls `then` while a read-only range is mapped writable: for drivers that refuse to register read-only memory, though
+    /// they only read it. Fails if a segment's descriptor does not allow writing.
     pub fn writable_while<T>(
         &self,
         offset: u64,
         bytes: u64,
         then: impl FnOnce() -> T,
     ) -> Result<T, PoolError> {
-        // One at a time, or the first to be done would end it for others.
+        // One call at a time: the first to end would make the range read-only for the others.
         let _one = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
         let address = self.locate(offset, bytes)?;
         let protect = |access| {
@@ -113,8 +112,8 @@ impl HostMapping {
                 Access::ReadOnly => MprotectFlags::READ,
                 Access::ReadWrite => MprotectFlags::READ | MprotectFlags::WRITE,
             };
-            // SAFETY: the range is mapped by `place`, which was checked by `locate`, and stays so. Nothing that is
-            // allowed with it ceases to be: it is readable before, meanwhile and behind.
+            // SAFETY: `locate` found the range mapped, and it stays so while `self` lives. Readers may go on: the range is
+            // readable before, during and after the change.
             unsafe { rustix::mm::mprotect(address.cast(), bytes as usize, flags) }
         };
         protect(Access::ReadWrite).map_err(|error| {
@@ -127,7 +126,7 @@ impl HostMapping {
         Ok(done)
     }
 
-    /// Puts the segment's pages at `offset`, which is where the mapped part ends.
+    /// Maps a segment at `offset`, where the mapped part ends.
     fn map_fixed(
         &self,
         reserved: &mut bool,
@@ -137,10 +136,10 @@ impl HostMapping {
     ) -> Result<(), PoolError> {
         // SAFETY: `offset + bytes <= cap` was checked by `extend`.
         let address = unsafe { self.base.as_ptr().add(offset) }.cast();
-        // SAFETY: the range lies in our reservation, behind what is mapped, so nothing but the
-        // reservation is replaced; `extend` excludes another extension of it. The file cannot
-        // shrink: `extend` has seen its seals, or that it is a dma-buf that keeps its pages. Huge pages were all allocated when the segment was
-        // created, so nothing needs to be reserved for them here.
+        // SAFETY: the range lies in our reservation, behind the mapped part, so the call replaces only
+        // reserved addresses; `extend` holds the mutex, so no other call maps there. The file cannot shrink: `extend` has
+        // checked its seals, or that it is a dma-buf that keeps its pages. NORESERVE is safe for huge pages, since the
+        // daemon allocated all of them when it created the segment.
         let placed = unsafe {
             rustix::mm::mmap(
                 address,
@@ -152,14 +151,14 @@ impl HostMapping {
             )
         };
         if let Err(error) = placed {
-            // Some kernels have removed the reservation by the time they fail. It is put back
-            // only where nobody has taken the addresses since. "Taken" may also mean that it was
-            // never removed, but that cannot be told apart, so the addresses are given up.
-            // SAFETY: an existing mapping is not replaced.
+            // Some kernels remove the reservation before they fail, so we reserve again. If that fails,
+            // another thread has mapped the addresses, or the reservation was never removed. We cannot
+            // distinguish the two, so we give the addresses up.
+            // SAFETY: FIXED_NOREPLACE replaces no existing mapping.
             *reserved = unsafe { reserve(address, bytes, MapFlags::FIXED_NOREPLACE) }.is_ok();
             return Err(PoolError::system("mmap", error, map_hint(bytes as u64)));
         }
-        // SAFETY: the range was mapped just now and is not given out yet.
+        // SAFETY: we mapped the range just now, and `mapped` does not cover it yet, so no one uses it.
         unsafe { keep_private(address, bytes) };
         Ok(())
     }
@@ -215,8 +214,8 @@ impl Mapping for HostMapping {
         }
         self.map_fixed(&mut reserved, fd, mapped as usize, bytes as usize)?;
         if found.pages == PageSize::Base && found.provider.gives_files() {
-            // SAFETY: the range was mapped by `place`. The advice changes no bytes, and where
-            // transparent huge pages are not for shared memory it does nothing.
+            // SAFETY: `map_fixed` mapped the range. The advice changes no bytes, and does nothing if
+            // transparent huge pages are off for shared memory.
             let _ = unsafe {
                 let address = self.base.as_ptr().add(mapped as usize).cast();
                 rustix::mm::madvise(address, bytes as usize, Advice::LinuxHugepage)
@@ -228,8 +227,8 @@ impl Mapping for HostMapping {
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), PoolError> {
         let target = self.locate_for_writing(offset, bytes.len() as u64)?;
-        // SAFETY: `locate` has checked the range against what is mapped read-write. It may be
-        // `bytes` itself when a caller made a slice of pool memory, so overlap is allowed for.
+        // SAFETY: `locate_for_writing` has checked that the range is mapped read-write, which it stays while
+        // `self` lives. `bytes` may be a slice of this pool; `copy` allows overlap.
         unsafe { std::ptr::copy(bytes.as_ptr(), target, bytes.len()) };
         Ok(())
     }
@@ -237,7 +236,7 @@ impl Mapping for HostMapping {
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), PoolError> {
         let source = self.locate(offset, bytes.len() as u64)?;
         // SAFETY: `locate` has checked that the range is mapped, which it stays while `self` lives. `bytes` may be a slice
-        // of this pool, so overlap is allowed for.
+        // of this pool; `copy` allows overlap.
         unsafe { std::ptr::copy(source, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
@@ -246,14 +245,14 @@ impl Mapping for HostMapping {
         let target = self.locate_for_writing(offset, bytes)?;
         let source = std::ptr::with_exposed_provenance::<u8>(source as usize);
         if bytes > 0 {
-            // SAFETY: the source is the caller's promise, the target was checked by `locate`; the
-            // source may lie in this pool, so overlap is allowed for.
+            // SAFETY: our caller promises `bytes` readable bytes at `source` until we return; `locate_for_writing` has
+            // checked the target. The source may lie in this pool; `copy` allows overlap.
             unsafe { std::ptr::copy(source, target, bytes as usize) };
         }
         Ok(())
     }
 
-    /// Nothing to wait for: host memory has no streams, its writers are done when they return.
+    /// Does nothing: host memory has no streams, and its writers have finished when they return.
     fn synchronize(&self, _stream: Stream) -> Result<(), PoolError> {
         Ok(())
     }
@@ -261,7 +260,7 @@ impl Mapping for HostMapping {
 
 impl Drop for HostMapping {
     fn drop(&mut self) {
-        // First: the addresses may be another mapping's as soon as they are unmapped.
+        // Before unmapping: another mapping may then use the addresses at once.
         self.in_children = None;
         let reserved = *self
             .reserved
@@ -275,14 +274,16 @@ impl Drop for HostMapping {
         if bytes == 0 {
             return;
         }
-        // SAFETY: the range is the reservation that `new` made, as far as it is certainly ours;
-        // the segments in it go with it, and users of its addresses keep this value alive. In a
-        // forked child the range is reserved, or nothing is mapped there.
+        // SAFETY: the range is the reservation that `new` made and the segments in it, without the part that
+        // may belong to others (`reserved`). Users of its addresses keep this value alive. In a forked
+        // child the range is reserved, or nothing is mapped there.
         let result = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), bytes) };
         debug_assert!(result.is_ok(), "munmap of an own reservation: {result:?}");
     }
 }
 
+/// Reserves addresses without memory: at `address`, or where the kernel chooses if it is null.
+///
 /// # Safety
 /// With an address, `how` is not `FIXED`, so that no mapping is replaced.
 unsafe fn reserve(
@@ -296,8 +297,7 @@ unsafe fn reserve(
     unsafe { rustix::mm::mmap_anonymous(address, bytes, ProtFlags::empty(), flags) }
 }
 
-/// Reserves `bytes` addresses that start at a multiple of `align`, by reserving more and giving
-/// both ends back.
+/// Reserves `bytes` addresses that start at a multiple of `align`: reserves more, then unmaps both ends.
 fn reserve_aligned(bytes: usize, align: usize) -> Result<NonNull<u8>, PoolError> {
     let failed = |e| PoolError::system("mmap", e, map_hint((bytes + align) as u64));
     // SAFETY: no address is given.
@@ -307,7 +307,7 @@ fn reserve_aligned(bytes: usize, align: usize) -> Result<NonNull<u8>, PoolError>
     let tail = align - head;
     // SAFETY: `head <= align`, so the result lies in the reservation.
     let base = unsafe { raw.byte_add(head) };
-    // SAFETY: both ranges are ends of the reservation just made, which nobody knows of yet.
+    // SAFETY: both ranges are ends of the reservation just made, whose address no one else has yet.
     unsafe {
         if head > 0 {
             rustix::mm::munmap(raw, head).map_err(failed)?;

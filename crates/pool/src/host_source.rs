@@ -1,8 +1,8 @@
-//! Segments of host memory: sealed memfds, of huge pages and on a NUMA node where asked, or dma-bufs.
+//! Makes segments of host memory: sealed memfds, with huge pages and on a NUMA node if configured, or dma-bufs.
 //!
-//! All memory of a dma-buf is taken when it is made and stays until the segment goes: nothing of it is given back. One of
-//! udmabuf begins as a memfd, so NUMA nodes work the same way; it is mapped by ordinary pages, whatever it consists of, so
-//! huge pages would bring nothing and are not used. One of the module dmaplane is its own (see `dmaplane`).
+//! The memory of a dma-buf is allocated when it is made, and freed only with the whole segment. udmabuf makes a dma-buf of a
+//! memfd, so NUMA nodes work as for memfds; it maps ordinary pages even of a memfd of huge ones, so we do not use huge pages
+//! with it. The module dmaplane allocates memory itself (see `dmaplane`).
 
 use crate::dma_buf::inspect_segment;
 use crate::dmaplane;
@@ -18,7 +18,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Bytes per `fallocate` call: a signal undoes the call in progress, not all of them.
+/// Bytes per `fallocate` call: a signal undoes only the call in progress.
 const ALLOCATE_STEP_BYTES: u64 = 256 << 20;
 /// Interrupted `fallocate` calls in a row before giving up.
 const ALLOCATE_RETRIES: u32 = 100;
@@ -31,11 +31,12 @@ pub struct HostSource {
     config: HostConfig,
     /// Opened when memory of the module dmaplane is first made or adopted.
     realm: Option<Realm>,
+    /// Added to the warnings of every segment.
     warning: Option<String>,
 }
 
 impl HostSource {
-    /// A source of segments as `config` asks for.
+    /// A source of segments as configured.
     pub fn new(config: HostConfig) -> Self {
         HostSource {
             config,
@@ -44,13 +45,13 @@ impl HostSource {
         }
     }
 
-    /// Has every segment say this of itself: something of the configuration could not be found out.
+    /// Adds `warning` to the placement of every segment, for example that part of the configuration could not be determined.
     pub fn warning(mut self, warning: String) -> Self {
         self.warning = Some(warning);
         self
     }
 
-    /// A memfd of `bytes` bytes as configured, not sealed yet, with its memory if so configured.
+    /// Creates a memfd of `bytes` bytes, not sealed yet. Allocates its memory if so configured.
     fn allocate(&self, bytes: u64, pages: PageSize) -> Result<(OwnedFd, Placement), PoolError> {
         let mut placement = Placement {
             provider: Some(self.config.provider),
@@ -65,7 +66,7 @@ impl HostSource {
             }
             _ => create_memfd("rgaps-pool", bytes, MemfdFlags::empty())?,
         };
-        // The policy decides where `take_memory` finds the pages, so it is set before it.
+        // The policy decides on which node `take_memory` allocates the pages, so it is set first.
         let map = match self.config.numa_node {
             Some(node) => {
                 let map = SharedMap::map_unchecked(fd.as_fd(), bytes, Access::ReadWrite)?;
@@ -151,7 +152,7 @@ impl SegmentSource for HostSource {
         let (fd, placement) = match self.config.provider {
             Provider::Memfd => self.memfd(bytes)?,
             Provider::Udmabuf => {
-                // Before any memory is taken.
+                // Opened first, so that a failure allocates no memory.
                 let device = udmabuf::open(bytes)?;
                 let (memfd, placement) = self.memfd(bytes)?;
                 let fd = udmabuf::export(device.as_fd(), memfd.as_fd(), bytes)?;
@@ -195,7 +196,7 @@ impl SegmentSource for HostSource {
                 Err(error) => tracing::warn!(%error, "memory of a previous daemon is not adopted"),
             }
         }
-        // A predecessor may have had another provider.
+        // The provider is the segment's: the earlier daemon may have been configured with another one.
         let placement = Placement {
             provider: Some(found.provider),
             pages,
@@ -210,8 +211,8 @@ impl SegmentSource for HostSource {
         })
     }
 
-    /// Ordinary pages of memfds only. Huge pages and prefaulted memory are kept: once given back they may be
-    /// gone to someone else, and the next touch would kill the process that touches them. A dma-buf can have no hole.
+    /// Frees ordinary pages of memfds only. Keeps huge pages and prefaulted memory: if other processes took the freed
+    /// memory, the next access would kill the process that makes it. A dma-buf cannot have holes.
     fn discard(&mut self, segment: &Segment, offset: u64, bytes: u64) {
         let is_file = segment
             .placement
@@ -252,7 +253,7 @@ fn page_bytes(pages: PageSize) -> u64 {
     }
 }
 
-/// Allocates every page of the file, so that touching it cannot fail.
+/// Allocates every page of the file, so that later accesses cannot fail.
 fn take_memory(fd: &OwnedFd, bytes: u64, pages: PageSize) -> Result<(), PoolError> {
     if pages == PageSize::Base {
         check_available(bytes)?;
@@ -275,7 +276,7 @@ fn take_memory(fd: &OwnedFd, bytes: u64, pages: PageSize) -> Result<(), PoolErro
     Ok(())
 }
 
-/// Shared memory beyond what is available is not refused by the kernel: it calls the OOM killer.
+/// Fails if less than `bytes` bytes are available. The kernel would not refuse to allocate more, but start the OOM killer.
 fn check_available(bytes: u64) -> Result<(), PoolError> {
     match available_bytes() {
         Some(available) if available < bytes => {

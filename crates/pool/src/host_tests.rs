@@ -1,4 +1,4 @@
-//! The conformance suite on host memory of each provider, and what only host memory has: seals, huge pages, NUMA.
+//! The conformance suite on host memory of each provider, and tests of what only host memory has: seals, huge pages, NUMA.
 
 use crate::conformance::{run_all, Fixture};
 use crate::memfd::{create_memfd, HUGE_BYTES};
@@ -24,7 +24,7 @@ fn sealed_with(bytes: u64, seals: SealFlags) -> OwnedFd {
     fd
 }
 
-/// memfds that differ from a segment of `bytes` bytes in one thing each.
+/// memfds that each differ from a segment of `bytes` bytes in one property.
 fn foreign_memfds(bytes: u64) -> Vec<(&'static str, OwnedFd)> {
     let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     let shrunk = create_memfd("rgaps-test", bytes, MemfdFlags::empty()).unwrap();
@@ -101,7 +101,7 @@ fn memory_on_a_node_conforms() {
     });
 }
 
-/// A configuration with this provider, if this machine has it; else it says why this test is left out.
+/// A configuration with this provider. None: this machine lacks it; then prints why the test is skipped.
 fn provided(provider: Provider) -> Option<HostConfig> {
     let config = HostConfig {
         provider,
@@ -132,7 +132,7 @@ fn provider_conforms(provider: Provider) {
     let segment = source.create(2 * SEGMENT_UNIT_BYTES).unwrap();
     assert_eq!(segment.placement.provider, Some(provider));
     assert!(segment.inode != 0);
-    // Nothing can take pages away, neither by size nor by a hole.
+    // Neither truncating nor punching a hole can remove pages.
     assert!(rustix::fs::ftruncate(&segment.fd, SEGMENT_UNIT_BYTES).is_err());
     let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
     assert!(rustix::fs::fallocate(&segment.fd, punch, 0, SEGMENT_UNIT_BYTES).is_err());
@@ -147,7 +147,7 @@ fn provider_conforms(provider: Provider) {
         "pages of a dma-buf stay"
     );
 
-    // A daemon with another provider takes it back as what it is.
+    // A daemon configured with another provider adopts the segment, and reports the segment's own provider.
     let mut successor = HostSource::new(HostConfig::default());
     let adopted = successor
         .adopt(
@@ -254,7 +254,7 @@ fn huge_pages_that_a_provider_does_not_map_are_refused_or_told() {
     assert!(warnings[0].contains("udmabuf"), "{warnings:?}");
 }
 
-/// The kernel refuses it by EINVAL, which says nothing.
+/// The kernel itself refuses it with EINVAL, without a reason.
 #[test]
 fn a_dma_buf_above_the_kernels_limit_is_refused_with_the_limit() {
     let Some(config) = provided(Provider::Udmabuf) else {
@@ -325,7 +325,7 @@ fn huge_pages_in_system() -> u64 {
 
 #[test]
 fn more_huge_pages_than_there_are_is_an_error_or_a_fallback() {
-    // By far: another test may reserve some meanwhile.
+    // More by a margin, since another test may change the number meanwhile.
     let bytes = (huge_pages_in_system() + 64) * HUGE_BYTES;
     let config = HostConfig {
         huge_pages: HugePages::Require,
@@ -367,7 +367,7 @@ fn a_node_that_exists_is_verified() {
     );
     let numa = segment.placement.numa.expect("a node was asked for");
     assert_eq!(numa.asked, 0);
-    // Without NUMA in the kernel or in the sandbox there is a warning instead.
+    // If the kernel or the sandbox does not support NUMA, there is a warning instead.
     if segment.placement.warnings.is_empty() {
         assert!(numa.sampled > 0 && numa.on_node == numa.sampled, "{numa:?}");
     }
@@ -522,7 +522,7 @@ fn shared_maps_see_each_other_in_sixteen_sparse_gibibytes() {
     assert!(SharedMap::new(fd.as_fd(), bytes - 4096, Access::ReadOnly).is_err());
 }
 
-/// Whether `smaps` says of the mapping that starts at `base` that it has flag `flag`.
+/// Whether the mapping that starts at `base` has the flag `flag` in `/proc/self/smaps`.
 fn has_flag(base: u64, flag: &str) -> bool {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let start = format!("{base:x}-");
@@ -572,14 +572,14 @@ fn a_large_pool_is_aligned_for_giant_pages_and_dropped_whole() {
     );
 }
 
-/// Runs `work` on a thread on which these system calls fail: with EPERM, or where flags are
-/// given, with EINVAL when their second argument has one of them.
+/// Runs `work` on a thread with a seccomp filter under which the `denied` system calls fail: with EPERM, or,
+/// if flags are given, with EINVAL when the second argument contains one of the flags.
 fn in_sandbox<T: Send>(denied: &[(i64, Option<u32>)], work: impl FnOnce() -> T + Send) -> T {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const ANY: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    /// Of the low word of the second argument in `seccomp_data`, on little-endian machines.
+    /// Offset of the low word of the second argument in `seccomp_data`, on little-endian machines.
     const SECOND_ARGUMENT: u32 = 24;
     let op = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let fail = |errno: i32| op(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32);

@@ -2,9 +2,9 @@
 //! that runs inside a leased arena.
 //!
 //! The daemon makes segments with a [`SegmentSource`] and passes their descriptors to clients,
-//! which map them with a [`Mapping`]. Those two traits are all that the other crates know of
-//! memory; [`HostSource`] and [`HostMapping`] are the host's, `rgaps-cuda` has the GPU's, and
-//! `conformance` holds both to one suite.
+//! which map them with a [`Mapping`]. Other crates use memory through these two traits.
+//! [`HostSource`] and [`HostMapping`] implement them for host memory, `rgaps-cuda` for GPU memory, and
+//! `conformance` is one test suite for both.
 
 #![warn(clippy::too_many_lines)]
 

@@ -1,8 +1,8 @@
 //! memfds that cannot change their size.
 //!
-//! A file that shrinks under a mapping kills every reader with SIGBUS, so all shared host memory
-//! is in memfds that are sealed against resizing before anyone else sees them, and every process
-//! checks the seals and the size of what it was handed before it maps it.
+//! A file that shrinks under a mapping kills every reader with SIGBUS. So their creator seals memfds
+//! against resizing before it shares them, and every process checks seals and size of a descriptor that
+//! it received before it maps it.
 
 use crate::segment::{PageSize, Provider};
 use crate::PoolError;
@@ -12,8 +12,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// `f_type` of the file system behind memfds of huge pages.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
-/// Size of the huge pages that are asked for: the unit of segments, so that every segment is made of
-/// whole ones.
+/// The size of the huge pages that we use. It divides the segment unit, so every segment consists of whole
+/// huge pages.
 pub(crate) const HUGE_BYTES: u64 = 2 << 20;
 
 const REQUIRED_SEALS: SealFlags = SealFlags::SHRINK
@@ -22,7 +22,7 @@ const REQUIRED_SEALS: SealFlags = SealFlags::SHRINK
 
 /// Creates a memfd of `bytes` bytes and seals it against resizing and further sealing.
 ///
-/// It is sparse: memory is taken by what is touched. `name` shows in `/proc/PID/maps` only.
+/// It is sparse: the kernel allocates a page when it is first touched. `name` only shows in `/proc/PID/maps`.
 pub fn create_sealed_memfd(name: &str, bytes: u64) -> Result<OwnedFd, PoolError> {
     let fd = create_memfd(name, bytes, MemfdFlags::empty())?;
     seal(&fd)?;
@@ -30,12 +30,12 @@ pub fn create_sealed_memfd(name: &str, bytes: u64) -> Result<OwnedFd, PoolError>
 }
 
 /// Checks that `fd` is a memfd of exactly `bytes` bytes that nobody can resize or seal further,
-/// and returns its inode. What is true now stays true: seals are never lifted.
+/// and returns its inode. The result stays true, since seals cannot be removed.
 pub fn verify_memfd(fd: BorrowedFd<'_>, bytes: u64) -> Result<u64, PoolError> {
     Ok(inspect(fd, bytes)?.inode)
 }
 
-/// What was found out about the file of a segment.
+/// The checked properties of a segment's descriptor.
 pub(crate) struct Inspected {
     pub(crate) inode: u64,
     pub(crate) uid: u32,
@@ -43,7 +43,7 @@ pub(crate) struct Inspected {
     pub(crate) pages: PageSize,
 }
 
-/// See [`verify_memfd`].
+/// Checks a memfd as [`verify_memfd`] does, and returns all that is known of it.
 pub(crate) fn inspect(fd: BorrowedFd<'_>, bytes: u64) -> Result<Inspected, PoolError> {
     let refuse = |why: String| Err(PoolError::Untrusted(why));
     // Pipes, sockets and files of most file systems have no seals (EINVAL); files of a tmpfs have
@@ -121,7 +121,7 @@ pub(crate) fn seal(fd: &OwnedFd) -> Result<(), PoolError> {
     })
 }
 
-/// `ftruncate` beyond RLIMIT_FSIZE kills the process with SIGXFSZ instead of failing.
+/// Fails if `bytes` is above RLIMIT_FSIZE, where `ftruncate` would kill the process with SIGXFSZ.
 fn check_file_limit(bytes: u64) -> Result<(), PoolError> {
     match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
         Some(limit) if limit < bytes => Err(PoolError::system(

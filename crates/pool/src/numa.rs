@@ -1,27 +1,27 @@
-//! Asking for a NUMA node, and looking whether it was had.
+//! Asks the kernel for memory on a NUMA node, and verifies on which node the pages are.
 
 use crate::segment::Numa;
 use crate::shared_map::SharedMap;
 use libc::c_long;
 use std::io;
 
-/// Pages of a segment that are looked at, evenly spread.
+/// The most pages of a segment that are sampled, evenly spread.
 const SAMPLES: u64 = 64;
-/// Nodes that a node mask has room for, as the kernel's largest configuration.
+/// The bits of a node mask: the most nodes that a kernel can be configured for.
 const MAX_NODES: usize = 1024;
 
-/// Asks the kernel to take the file's pages from `node`. The policy stays with a memfd when the
-/// mapping is gone, so it holds for the pages that other processes touch first, too.
+/// Asks the kernel to allocate the file's pages on `node`. A memfd keeps the policy after the mapping
+/// ends, so it also holds for pages that other processes touch first.
 ///
-/// The node is preferred and not bound: with a bound policy a full node calls the OOM killer,
-/// while a page from elsewhere is slower, counted and reported.
+/// The node is preferred (`MPOL_PREFERRED`), not bound: with a bound policy, a full node starts the OOM
+/// killer. A page on another node is only slower, and [`verify`] reports it.
 pub(crate) fn prefer(map: &SharedMap, node: u32) -> Result<(), String> {
     let unknown = || unknown(node);
     let mut mask = [0u64; MAX_NODES / 64];
     *mask.get_mut(node as usize / 64).ok_or_else(unknown)? = 1 << (node % 64);
-    // Every argument has a register's width: what is above a narrower one is undefined.
-    // SAFETY: mbind reads `maxnode - 1` bits of the mask, which are there, and sets a policy on a
-    // range that is mapped as long as `map` lives.
+    // Every argument has a register's width: the upper bits of a narrower one would be undefined.
+    // SAFETY: mbind reads `maxnode - 1` bits, which is the length of the mask, and sets a policy on a
+    // range that stays mapped while `map` lives.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mbind,
@@ -50,25 +50,26 @@ pub(crate) fn prefer(map: &SharedMap, node: u32) -> Result<(), String> {
     })
 }
 
-/// Counts how many of some sampled pages of a mapping are on node `asked`. The pages exist already
-/// (`fallocate`): they are touched here, which must not raise SIGBUS.
+/// Samples pages of a mapping and counts those on node `asked`. Returns a warning if some are not. The
+/// caller has allocated the pages (`fallocate`), so reading them here raises no SIGBUS.
 pub(crate) fn verify(map: &SharedMap, asked: u32, page_bytes: u64) -> (Numa, Option<String>) {
     let pages = map.bytes() / page_bytes;
     let count = pages.min(SAMPLES);
     let addresses: Vec<*mut u8> = (0..count)
         .map(|i| {
             let offset = (i * pages / count) * page_bytes;
-            // SAFETY: `offset` is below the mapping's length; the page is allocated.
+            // SAFETY: `offset` is below the mapping's length.
             let address = unsafe { map.base().as_ptr().add(offset as usize) };
-            // SAFETY: the address lies in the mapping, which `map` keeps, and its page is allocated, so this raises no
-            // SIGBUS. Only a page that this process has in its page table is found.
+            // move_pages only finds pages in this process's page table, so each is read first.
+            // SAFETY: the address lies in the mapping, which `map` keeps, and the caller has allocated its page, so the
+            // read raises no SIGBUS.
             unsafe { std::ptr::read_volatile(address) };
             address
         })
         .collect();
     let mut status = vec![-1i32; addresses.len()];
-    // SAFETY: both arrays have `count` entries; without target nodes nothing is moved, the node
-    // of each page is written to `status`.
+    // SAFETY: both arrays have `count` entries; without target nodes the call moves nothing and writes the
+    // node of each page to `status`.
     let result = unsafe {
         libc::syscall(
             libc::SYS_move_pages,
@@ -113,7 +114,7 @@ pub(crate) fn verify(map: &SharedMap, asked: u32, page_bytes: u64) -> (Numa, Opt
     )
 }
 
-/// That a node does not exist, and which do.
+/// A warning that a node does not exist, with the nodes that do.
 pub(crate) fn unknown(node: u32) -> String {
     format!("NUMA node {node} does not exist here{}", online())
 }

@@ -1,4 +1,4 @@
-//! The one abstraction over memory of every domain.
+//! The traits and types through which all crates use pool memory of every domain.
 //!
 //! The daemon makes segments with a [`SegmentSource`]; a process that joined a pool reserves the
 //! address range of the pool's cap and maps segments into it, one behind the other, with a
@@ -7,12 +7,12 @@
 use rgaps_layout::Domain;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// What a process may do with a pool's bytes.
+/// How a process may access a pool's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Subscribers.
+    /// For subscribers.
     ReadOnly,
-    /// Publishers.
+    /// For publishers.
     ReadWrite,
 }
 
@@ -23,7 +23,7 @@ pub enum PageSize {
     Base,
     /// Huge pages of this many bytes.
     Huge(u64),
-    /// Device memory: the driver's own.
+    /// The driver's pages of device memory.
     Device,
 }
 
@@ -33,7 +33,7 @@ pub enum Provider {
     /// A sealed memfd.
     #[default]
     Memfd,
-    /// A dma-buf that the kernel's `/dev/udmabuf` makes of a memfd.
+    /// A dma-buf that the kernel's `/dev/udmabuf` creates from a memfd.
     Udmabuf,
     /// A dma-buf of the kernel module dmaplane.
     Dmaplane,
@@ -49,38 +49,38 @@ impl Provider {
         }
     }
 
-    /// Whether segments are files that can be opened again, for reading only, and that can have holes. Others are
-    /// dma-bufs, of which every descriptor can be read and written.
+    /// Whether segments are files, which can be reopened read-only and can have holes. Otherwise they are dma-bufs,
+    /// whose descriptors all allow reading and writing.
     pub fn gives_files(self) -> bool {
         self == Provider::Memfd
     }
 }
 
-/// Where a segment was asked to be, and where it was found to be.
+/// The NUMA node that a segment was asked to be on, and how many of its pages are there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Numa {
     /// The node that was asked for.
     pub asked: u32,
-    /// Sampled pages, all and those that are on the node.
+    /// How many pages were examined. 0: the kernel did not report their nodes.
     pub sampled: u32,
-    /// See `sampled`.
+    /// How many of the examined pages are on the node.
     pub on_node: u32,
 }
 
-/// What a segment turned out to be, as opposed to what was asked for.
+/// The memory that a segment really got, as opposed to what was configured.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Placement {
-    /// Who gave host memory. `None`: it is a GPU's.
+    /// The provider of host memory. None: the memory is a GPU's.
     pub provider: Option<Provider>,
-    /// Pages behind it.
+    /// The size of its pages.
     pub pages: PageSize,
-    /// Set where a node was asked for.
+    /// None: no node was asked for, or the segment was adopted.
     pub numa: Option<Numa>,
-    /// What could not be had and why, in a sentence for the user each.
+    /// One sentence for the user for each part of the configuration that could not be applied, with the reason.
     pub warnings: Vec<String>,
 }
 
-/// A stretch of shared memory, by the descriptor that others map it with.
+/// A piece of shared memory, with the descriptor by which processes map it.
 #[derive(Debug)]
 pub struct Segment {
     /// Passed to clients by SCM_RIGHTS.
@@ -89,7 +89,7 @@ pub struct Segment {
     pub bytes: u64,
     /// Inode of a memfd or dma-buf, 0 for a device handle.
     pub inode: u64,
-    /// What it turned out to be.
+    /// The memory that it really got.
     pub placement: Placement,
 }
 
@@ -99,12 +99,11 @@ pub struct Segment {
 pub struct Stream(pub u64);
 
 impl Stream {
-    /// No stream: all work that concerns the bytes has been waited for, or there was none. The array
-    /// API standard's -1.
+    /// No stream: no unfinished work uses the bytes. The array API standard's -1.
     pub const NONE: Stream = Stream(u64::MAX);
 }
 
-/// What goes wrong with pools.
+/// Why an operation on a pool failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -154,16 +153,16 @@ pub enum PoolError {
     /// A write through a read-only mapping.
     #[error("this process mapped the pool read-only, as a subscriber; only publishers may write")]
     ReadOnly,
-    /// An invalid size of a segment or pool.
+    /// A segment or pool was asked for with an invalid size.
     #[error("a {what} cannot have {bytes} bytes; its size must be a multiple of {unit} bytes, above 0 and at most {most}")]
     BadSize {
         /// "segment" or "pool".
         what: &'static str,
-        /// What was asked for.
+        /// The size that was asked for.
         bytes: u64,
-        /// Its unit.
+        /// Valid sizes are multiples of this.
         unit: u64,
-        /// Its limit.
+        /// The largest valid size.
         most: u64,
     },
     /// The pool's reserved address range is used up.
@@ -187,7 +186,7 @@ impl PoolError {
         }
     }
 
-    /// Of a provider that the configuration names.
+    /// A failed system call of a provider other than memfd. Advises the user to set memfd as an alternative.
     pub(crate) fn provider(
         call: &'static str,
         source: impl Into<std::io::Error>,
@@ -198,7 +197,7 @@ impl PoolError {
     }
 }
 
-/// Makes segments of one domain. Lives in the daemon.
+/// Makes segments of one domain. The daemon has one for each pool.
 pub trait SegmentSource: Send {
     /// The domain of its segments.
     fn domain(&self) -> Domain;
@@ -207,11 +206,11 @@ pub trait SegmentSource: Send {
     fn granularity(&self) -> u64;
     /// A new segment of `bytes` bytes, a multiple of [`granularity`](Self::granularity).
     fn create(&mut self, bytes: u64) -> Result<Segment, PoolError>;
-    /// Takes back a segment that an earlier daemon created and a client kept. Everything that can
-    /// be checked of it is checked: kind, seals, owner, size, and `inode` where it is not 0.
+    /// Takes over a segment that an earlier daemon created and a client kept. Checks all that can be
+    /// checked: kind, seals, owner, size, and `inode` unless it is 0.
     fn adopt(&mut self, fd: OwnedFd, bytes: u64, inode: u64) -> Result<Segment, PoolError>;
-    /// Gives the physical memory of a range of a segment back to the system where the domain can;
-    /// the bytes read as zero, or as anything, afterwards.
+    /// Returns the physical memory of a range of a segment to the system if the domain can do that.
+    /// The bytes are unspecified afterwards.
     fn discard(&mut self, segment: &Segment, offset: u64, bytes: u64);
 }
 
@@ -221,7 +220,7 @@ pub trait SegmentSource: Send {
 pub trait Mapping: Send + Sync {
     /// The pool's domain.
     fn domain(&self) -> Domain;
-    /// What this process may do with the bytes.
+    /// How this process may access the bytes.
     fn access(&self) -> Access;
     /// Address of the pool's first byte: a host pointer, or a `CUdeviceptr`.
     fn base(&self) -> u64;
@@ -229,15 +228,15 @@ pub trait Mapping: Send + Sync {
     fn cap(&self) -> u64;
     /// Bytes mapped, from the start.
     fn mapped(&self) -> u64;
-    /// Maps the next segment behind those that are mapped. The descriptor is checked first (kind,
-    /// seals, size) and is still the caller's afterwards.
+    /// Maps the next segment behind the mapped ones. Checks the descriptor first (kind, seals, size);
+    /// the caller keeps it.
     fn extend(&self, fd: BorrowedFd<'_>, bytes: u64) -> Result<(), PoolError>;
-    /// Copies host bytes into the pool; returns when they are there.
+    /// Copies host bytes into the pool; returns when the copy has finished.
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), PoolError>;
-    /// Copies bytes of the pool to the host; returns when they are there.
+    /// Copies bytes of the pool to the host; returns when the copy has finished.
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), PoolError>;
     /// Copies `bytes` bytes from an address that is valid in this process, on the host or on a
-    /// device (found out by asking the driver), into the pool; returns when they are there.
+    /// device (the mapping finds out which), into the pool; returns when the copy has finished.
     ///
     /// # Safety
     /// `source` is readable for `bytes` bytes until the call returns.

@@ -1,4 +1,4 @@
-//! A whole memfd in this process's address space.
+//! A whole file (mostly a sealed memfd) in this process's address space.
 
 use crate::fork::ReservedInChildren;
 use crate::memfd::inspect;
@@ -9,10 +9,10 @@ use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-/// A sealed memfd, mapped whole at an address of the system's choosing until it is dropped.
+/// A sealed memfd, mapped whole at an address that the system chooses, until it is dropped.
 ///
-/// Other processes may write its bytes at any time, so it gives out a pointer and never a
-/// reference. A forked child does not inherit it, and core dumps leave it out.
+/// Other processes may write its bytes at any time, so it hands out a pointer and never a
+/// reference. Forked children do not inherit it, and core dumps leave it out.
 #[derive(Debug)]
 pub struct SharedMap {
     base: NonNull<u8>,
@@ -22,8 +22,8 @@ pub struct SharedMap {
     in_children: Option<ReservedInChildren>,
 }
 
-// SAFETY: the struct is an address and a length; the mapping belongs to the process, not to a
-// thread, and is removed only by `drop`, which needs the value itself.
+// SAFETY: the mapping belongs to the process, not to a thread, and only `drop` removes it, which needs
+// the value itself.
 unsafe impl Send for SharedMap {}
 // SAFETY: nothing in it changes before `drop`: methods by `&self` only hand out the address and the length.
 unsafe impl Sync for SharedMap {}
@@ -38,7 +38,8 @@ impl SharedMap {
         Ok(map)
     }
 
-    /// Maps a memfd that this process created and still has to itself.
+    /// Maps a file or dma-buf without checking it, and forked children inherit the mapping. The file cannot shrink: this
+    /// process created it and has not shared it, or it belongs to this user alone.
     pub(crate) fn map_unchecked(
         fd: BorrowedFd<'_>,
         bytes: u64,
@@ -50,8 +51,8 @@ impl SharedMap {
             .ok_or_else(|| {
                 PoolError::Untrusted(format!("{bytes} bytes cannot be mapped in this process"))
             })?;
-        // SAFETY: no address is given, so no existing mapping is touched. That the file cannot
-        // shrink under the mapping was established by `inspect`, or by the file being ours.
+        // SAFETY: no address is given, so the call replaces no existing mapping. The file does not shrink
+        // under the mapping: `inspect` has checked its seals, or no other user can reach it.
         let address = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -73,7 +74,7 @@ impl SharedMap {
     }
 
     fn keep_private(&self) {
-        // SAFETY: the range is this mapping, made by the caller and not given out yet.
+        // SAFETY: the range is this value's mapping, which `new` made just now and has not handed out.
         unsafe { keep_private(self.base.as_ptr().cast(), self.bytes) }
     }
 
@@ -87,7 +88,7 @@ impl SharedMap {
         self.bytes as u64
     }
 
-    /// What this process may do with the bytes.
+    /// How this process may access the bytes.
     pub fn access(&self) -> Access {
         self.access
     }
@@ -95,7 +96,7 @@ impl SharedMap {
 
 impl Drop for SharedMap {
     fn drop(&mut self) {
-        // First: the addresses may be another mapping's as soon as they are unmapped.
+        // Before unmapping: another mapping may then use the addresses at once.
         self.in_children = None;
         // SAFETY: `base` and `bytes` are the mapping that `map_unchecked` made; nothing else
         // unmaps it, and users of `base` keep this value alive. In a forked child the range is
@@ -112,13 +113,13 @@ pub(crate) fn protection(access: Access) -> ProtFlags {
     }
 }
 
-/// Leaves a range out of forked children and core dumps, as far as the kernel knows how to.
+/// Excludes a range from forked children and core dumps, if the kernel supports that.
 ///
 /// # Safety
 /// The range is mapped, and its mapping belongs to the caller.
 pub(crate) unsafe fn keep_private(base: *mut c_void, bytes: usize) {
     for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump] {
-        // SAFETY: the range is mapped and our caller's own, as it promises; both only set flags of the mapping.
+        // SAFETY: our caller promises that the range is mapped and its own; both advices only set flags of the mapping.
         if let Err(error) = unsafe { rustix::mm::madvise(base, bytes, advice) } {
             tracing::warn!(%error, ?advice, "madvise failed; forked children or core dumps will see shared memory");
         }

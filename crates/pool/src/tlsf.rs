@@ -1,18 +1,18 @@
-//! The allocator inside a publisher's arenas: TLSF with its headers apart from the memory.
+//! The allocator inside a publisher's arenas: TLSF, with its headers outside the memory.
 //!
 //! M. Masmano, I. Ripoll, A. Crespo, J. Real: "TLSF: a New Dynamic Memory Allocator for Real-Time
-//! Systems", ECRTS 2004. Free blocks are kept in bins by size, two levels of them with a bit mask
-//! each, so a block that is large enough is found by two bit scans; a freed block merges with its
-//! neighbours in memory at once. Both take a number of steps that depends on nothing.
+//! Systems", ECRTS 2004. Free blocks lie in bins by size, in two levels with a bit mask each, so two bit
+//! scans find a large enough block; a freed block merges with its free neighbours at once. Both take
+//! a bounded number of steps.
 //!
-//! What differs from the paper:
-//! * Headers are in a slab of their own. The memory may belong to a GPU, where the CPU can read
-//!   no header, and what others write into it cannot corrupt the allocator. One publisher owns
-//!   it, so there is no lock.
-//! * The paper's good fit passes over the bin that a size itself belongs to, so a block of the
-//!   very size that is asked for, freed a moment ago, goes unused. Messages of one topic tend to
-//!   have one size: the first few blocks of that bin are tried before the good fit.
-//! * Memory comes in regions, and goes again. Regions that touch become one span.
+//! Differences from the paper:
+//! * Headers lie in a private slab. The memory may be a GPU's, where the CPU can read no header, and
+//!   other processes that write to it cannot corrupt the allocator. One publisher owns the allocator,
+//!   so there is no lock.
+//! * The paper's good fit skips the bin of the requested size itself, and so a block of exactly that
+//!   size that was just freed. Messages of one topic tend to have one size, so we try the first few
+//!   blocks of that bin before the good fit.
+//! * Memory is added and removed in regions. Regions that adjoin become one span.
 
 mod bins;
 mod headers;
@@ -26,11 +26,11 @@ use rgaps_layout::{BLOCK_ALIGN, GRANULE_BYTES};
 use spans::Span;
 use std::collections::BTreeMap;
 
-/// The unit of all sizes and offsets inside.
+/// The unit, in bytes, of all internal sizes and offsets.
 const UNIT: u64 = BLOCK_ALIGN;
-/// Blocks that are tried in the bin of the size that is asked for.
+/// The most blocks that `find` tries in the bin of the requested size.
 const PROBES: usize = 4;
-/// Headers that `new` makes room for.
+/// Headers for which `new` reserves memory.
 const FIRST_HEADERS: usize = 64;
 
 /// An allocator of blocks in a pool, by offset; it never touches the pool itself.
@@ -39,58 +39,58 @@ pub struct Tlsf {
     headers: Headers,
     bins: Bins,
     spans: BTreeMap<u64, Span>,
-    /// The free block that the last region is in, while it is free.
+    /// The free block that contains the last added region, or `NONE` after that block left its bin.
     newest: u32,
     free_units: u64,
     used_units: u64,
 }
 
-/// A block that was given out.
+/// An allocated block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Allocation {
-    /// From the start of the pool.
+    /// Bytes from the start of the pool.
     pub offset: u64,
-    /// What was asked for, rounded up to [`BLOCK_ALIGN`], which is the least.
+    /// The requested size, rounded up to a multiple of [`BLOCK_ALIGN`] above 0.
     pub bytes: u64,
-    /// Gives it back, once.
+    /// Names the block for [`Tlsf::free`], once.
     pub handle: u32,
 }
 
-/// A region that cannot be added. The allocator is as it was.
+/// Why a region cannot be added. The allocator is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum RegionError {
-    /// Regions are whole granules.
+    /// The region does not consist of whole granules.
     #[error("a region of {bytes} bytes at {offset} is not a multiple of granules of {GRANULE_BYTES} bytes; lease whole granules")]
     NotGranules { offset: u64, bytes: u64 },
-    /// No pool reaches so far.
+    /// The region ends beyond the largest possible pool.
     #[error("a region of {bytes} bytes at {offset} ends beyond the largest pool")]
     BeyondPool { offset: u64, bytes: u64 },
-    /// Part of it was added before.
+    /// The allocator has part of the region already.
     #[error("a region of {bytes} bytes at {offset} overlaps a region that was added before")]
     Overlap { offset: u64, bytes: u64 },
-    /// No header is left.
+    /// No headers are left.
     #[error("the allocator has too many blocks to add a region; free some first")]
     TooManyBlocks,
 }
 
-/// The handle names no block that is in use: it was freed before, or never given out.
+/// The handle names no block in use: the block was freed already, or never allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "handle {0:#x} is not a block in use; free each block once, with the allocator that it is from"
 )]
 pub struct UnknownHandle(pub u32);
 
-/// What an allocator has, and what that costs.
+/// The memory of an allocator, and its costs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TlsfStats {
-    /// Bytes that can be given out.
+    /// Bytes of free blocks.
     pub free_bytes: u64,
-    /// Bytes that were given out, rounded up as they were.
+    /// Bytes of blocks in use, including their rounding.
     pub used_bytes: u64,
-    /// The largest block that could be given out.
+    /// Bytes of the largest free block.
     pub largest_free_bytes: u64,
-    /// Spans of regions that touch.
+    /// Contiguous spans of regions.
     pub spans: usize,
     /// Headers in use: one per block, free or not, and two per span.
     pub headers: usize,
@@ -115,14 +115,14 @@ impl Default for Tlsf {
 }
 
 impl Tlsf {
-    /// An allocator without memory. Its slab of headers doubles as blocks need it.
+    /// An allocator without memory. Its slab of headers doubles when it is full.
     pub fn new() -> Self {
         Self::with_headers(FIRST_HEADERS)
     }
 
-    /// An allocator without memory that never allocates private memory itself while no more than
-    /// `blocks` blocks are in use, in at most `blocks` spans: two blocks in use have at most one
-    /// free block between them. The memory is reserved, not touched.
+    /// An allocator without memory, with headers for `blocks` blocks in use in at most `blocks` spans:
+    /// up to there it allocates no more private memory. (Two blocks in use have at most one free block
+    /// between them.) The headers' memory is reserved, not touched.
     pub fn with_blocks(blocks: u32) -> Self {
         Self::with_headers(4 * blocks as usize + FIRST_HEADERS)
     }
@@ -138,8 +138,8 @@ impl Tlsf {
         }
     }
 
-    /// Bytes to lease so that `allocate(bytes, align)` succeeds right after they were added as
-    /// one region. `None` where no pool is large enough.
+    /// The number of bytes to lease so that `allocate(bytes, align)` succeeds right after they were
+    /// added as one region. None: no pool is large enough.
     pub fn lease_bytes(bytes: u64, align: u64) -> Option<u64> {
         let (units, align) = Self::in_units(bytes, align)?;
         // A region starts at a granule, so only a larger alignment needs a margin.
@@ -148,11 +148,10 @@ impl Tlsf {
         (units <= MAX_UNITS).then_some(units * UNIT)
     }
 
-    /// Gives out a block of at least `bytes` bytes (for 0, the least there is) at a multiple of
-    /// `align`, a power of two; what is below [`BLOCK_ALIGN`] is raised to it, and anything else
-    /// to the next power of two.
+    /// Allocates a block of at least `bytes` bytes (for 0, the smallest block) at a multiple of `align`.
+    /// Rounds `align` up to a power of two, and to at least [`BLOCK_ALIGN`].
     ///
-    /// `None` where no block was found: lease [`lease_bytes`](Self::lease_bytes) more.
+    /// None: no block was found. Lease [`lease_bytes`](Self::lease_bytes) more and add them.
     pub fn allocate(&mut self, bytes: u64, align: u64) -> Option<Allocation> {
         let (units, align) = Self::in_units(bytes, align)?;
         if !self.headers.has_room(2) {
@@ -170,8 +169,8 @@ impl Tlsf {
         })
     }
 
-    /// Takes a block back and returns its bytes. A handle that names no block in use is refused,
-    /// and nothing changes.
+    /// Frees a block and returns its size in bytes. Fails, and changes nothing, if the handle names no
+    /// block in use.
     pub fn free(&mut self, handle: u32) -> Result<u64, UnknownHandle> {
         let mut block = self
             .headers
@@ -198,7 +197,7 @@ impl Tlsf {
         Ok(units * UNIT)
     }
 
-    /// What there is. Takes time proportional to the number of the largest free blocks.
+    /// Returns statistics. Takes time proportional to the length of the highest bin's list.
     pub fn stats(&self) -> TlsfStats {
         TlsfStats {
             free_bytes: self.free_units * UNIT,
@@ -210,14 +209,14 @@ impl Tlsf {
         }
     }
 
-    /// A size and an alignment in units, where a pool could hold such a block.
+    /// Converts a size and an alignment to units. None: no pool can hold such a block.
     fn in_units(bytes: u64, align: u64) -> Option<(u64, u64)> {
         let units = bytes.div_ceil(UNIT).max(1);
         let align = align.checked_next_power_of_two()?.max(UNIT) / UNIT;
         (units <= MAX_UNITS && align <= MAX_UNITS).then_some((units, align))
     }
 
-    /// A free block that holds `units` units at a multiple of `align`, and where in it.
+    /// Finds a free block that holds `units` units at a multiple of `align`. Returns its header and the first unit.
     fn find(&self, units: u64, align: u64) -> Option<(u32, u64)> {
         let mut index = self.bins.head(Bin::of(units));
         for _ in 0..PROBES {
@@ -230,10 +229,10 @@ impl Tlsf {
             }
             index = header.next;
         }
-        // With room for the gap in front, any block found holds an aligned one.
+        // Any block that also has room for the gap in front holds an aligned one.
         let roomy = self.bins.good_fit(units + align - 1);
-        // Without, one may. What was leased for this very block holds it, but need not be in a
-        // bin that is searched.
+        // A smaller block may hold one, too. The region just leased for this request does, but may lie in
+        // a bin that the searches skip, so it is the last candidate.
         let newest = Some(self.newest).filter(|newest| *newest != NONE);
         let candidates = [roomy, self.bins.good_fit(units), newest];
         candidates.into_iter().flatten().find_map(|found| {
@@ -243,8 +242,8 @@ impl Tlsf {
         })
     }
 
-    /// Cuts units `start..start + units` out of a free block; what is left of it on either side
-    /// stays free. Returns the header of the cut, which is in no bin.
+    /// Cuts units `start..start + units` out of a free block; the rest on either side stays free.
+    /// Returns the header of the cut, which is in no bin.
     fn carve(&mut self, block: u32, start: u64, units: u64) -> u32 {
         self.unbin(block);
         let Header { offset, behind, .. } = self.headers[block];

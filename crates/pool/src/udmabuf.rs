@@ -1,8 +1,8 @@
-//! dma-bufs that the kernel's own `/dev/udmabuf` makes of memfds.
+//! Makes dma-bufs from memfds with the kernel's `/dev/udmabuf`.
 //!
-//! The device takes a memfd that is sealed against shrinking, takes every page of it, and gives a descriptor of a dma-buf
-//! of those pages. The memfd is closed then: a hole in it would give it other pages than the dma-buf's. So the pages stay
-//! until the last descriptor and mapping of the dma-buf are gone, and nothing of the segment can be given back before.
+//! The device takes a memfd that is sealed against shrinking, pins all its pages, and returns a descriptor of a dma-buf of
+//! those pages. We then close the memfd: punching a hole would give it other pages than the dma-buf has. The pages stay
+//! until the last descriptor and mapping of the dma-buf are closed; no part of the segment can be freed earlier.
 
 use crate::PoolError;
 use rustix::fs::{Mode, OFlags};
@@ -11,9 +11,8 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// The device.
 const DEVICE: &str = "/dev/udmabuf";
-/// Where the kernel says how many MiB a dma-buf may have.
+/// The file with the kernel's limit for the size of one dma-buf, in MiB.
 const SIZE_LIMIT: &str = "/sys/module/udmabuf/parameters/size_limit_mb";
 
 const FLAG_CLOEXEC: u32 = 1;
@@ -29,8 +28,8 @@ struct Create {
 
 const _: () = assert!(size_of::<Create>() == 24);
 
-// SAFETY: the opcode is UDMABUF_CREATE, which reads one `udmabuf_create` and writes nothing; `as_ptr` gives one that
-// lives as long as `self`. The call returns a new descriptor, which nobody else has.
+// SAFETY: the opcode is UDMABUF_CREATE, which reads one `udmabuf_create` and writes nothing; `as_ptr` points to `self`,
+// which has that layout. The call returns a new descriptor, which no one else owns.
 unsafe impl Ioctl for Create {
     type Output = OwnedFd;
 
@@ -45,12 +44,12 @@ unsafe impl Ioctl for Create {
     }
 
     unsafe fn output_from_ptr(made: IoctlOutput, _: *mut c_void) -> rustix::io::Result<OwnedFd> {
-        // SAFETY: the call succeeded, so this is the descriptor that it made for us.
+        // SAFETY: rustix calls this after success only, so `made` is the new descriptor, which no one else owns.
         Ok(unsafe { OwnedFd::from_raw_fd(made) })
     }
 }
 
-/// Opens the device, if it makes dma-bufs of `bytes` bytes.
+/// Opens the device. Fails if the kernel's limit is below `bytes`.
 pub(crate) fn open(bytes: u64) -> Result<OwnedFd, PoolError> {
     let limit = size_limit_mib();
     if let Some(limit) = limit.filter(|mib| *mib < bytes.div_ceil(1 << 20)) {
@@ -65,7 +64,7 @@ pub(crate) fn open(bytes: u64) -> Result<OwnedFd, PoolError> {
         .map_err(|error| PoolError::provider("open(/dev/udmabuf)", error, open_hint(error)))
 }
 
-/// A dma-buf of all `bytes` bytes of a memfd that is sealed against shrinking.
+/// Makes a dma-buf of all `bytes` bytes of a memfd that is sealed against shrinking.
 pub(crate) fn export(
     device: BorrowedFd<'_>,
     memfd: BorrowedFd<'_>,
@@ -77,8 +76,8 @@ pub(crate) fn export(
         offset: 0,
         size: bytes,
     };
-    // SAFETY: the device is udmabuf's by its name, which only root can give to another one; `Create` is what the kernel
-    // reads, and `memfd` is open during the call.
+    // SAFETY: `open` opened `/dev/udmabuf`, a name that only root can give to another device; `Create` has the layout that the
+    // kernel reads, and `memfd` is open during the call.
     unsafe { rustix::ioctl::ioctl(device, create) }
         .map_err(|error| PoolError::provider("UDMABUF_CREATE", error, create_hint(error)))
 }

@@ -1,4 +1,4 @@
-//! A small file of 64-bit words that outlives the processes that write it.
+//! A small file of atomic 64-bit words, which persists when the processes that write it die.
 
 use crate::segment::Access;
 use crate::shared_map::SharedMap;
@@ -10,17 +10,18 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
-/// A file of this user alone, mapped as atomic words. A store is in the file at once and in program order, whatever
-/// becomes of the process; a machine that goes down may lose it.
+/// A file that only this user can access, mapped as atomic words. A store is in the file at once and in program order, also
+/// if the process then dies; a crash of the machine may lose it.
 ///
-/// Whoever shortens the file has its users end with SIGBUS.
+/// If another program shortens the file, processes that use it die by SIGBUS.
 #[derive(Debug)]
 pub struct WordFile {
     map: SharedMap,
 }
 
 impl WordFile {
-    /// The file at `path` with this many words, at least one. One that is not there, or has another length, is made anew with zeros.
+    /// Opens the file at `path` with this many words, at least one. If it is missing or has another length, creates it
+    /// anew with zeros.
     pub fn open(path: &Path, words: usize) -> Result<WordFile> {
         let file = File::options()
             .read(true)
@@ -34,7 +35,7 @@ impl WordFile {
             file.set_len(0)?;
             file.set_len(bytes)?;
         }
-        // Stores must not find the file system full.
+        // Allocates the file's blocks, so that no store fails (by SIGBUS) on a full file system.
         match rustix::fs::fallocate(file.as_fd(), FallocateFlags::empty(), 0, bytes) {
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
             Err(error) => return Err(error.into()),
@@ -44,11 +45,11 @@ impl WordFile {
         Ok(WordFile { map })
     }
 
-    /// All of them.
+    /// The words of the file.
     pub fn words(&self) -> &[AtomicU64] {
         let count = self.map.bytes() as usize / size_of::<u64>();
-        // SAFETY: the mapping has `bytes` bytes, may be read and written, begins at a page and lives as long as `self`.
-        // This process touches it as atomic words only; the file is its user's alone.
+        // SAFETY: the mapping has `bytes` bytes, is readable and writable, starts at a page and lives as long as `self`.
+        // rgaps accesses it as atomic words only, and other users have no access to the file.
         unsafe { std::slice::from_raw_parts(self.map.base().as_ptr().cast(), count) }
     }
 }

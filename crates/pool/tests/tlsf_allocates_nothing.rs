@@ -1,4 +1,4 @@
-//! On the way of a message the allocator of blocks allocates no private memory.
+//! `Tlsf` allocates no private memory when it allocates and frees blocks of messages.
 
 use rgaps_pool::Tlsf;
 use rgaps_testkit::{allocations, CountingAllocator};
@@ -16,7 +16,7 @@ fn no_allocation_within_the_blocks_it_was_made_for() {
     let before = allocations::of_this_thread();
     assert!(before > 0, "allocations are counted");
     for round in 0..8u64 {
-        // Gaps by alignment make as many free blocks as there can be.
+        // Large alignments leave gaps, and so as many free blocks as possible.
         while used.len() < BLOCKS {
             let i = used.len() as u64;
             used.push(

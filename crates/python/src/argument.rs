@@ -1,7 +1,7 @@
-//! Arguments of calls. Each error names the argument and what it takes.
+//! Extracts arguments of calls. Each error names the argument and the values that it takes.
 //!
-//! pyo3 by itself does neither: its errors say only which type was found, and it takes True for 1. It also prints what an
-//! object's `__str__` raises and goes on, where Rust formats the object: [`text_of`] passes that on.
+//! pyo3's own errors name only the type that it found, and pyo3 accepts True for 1. When Rust formats an object whose `__str__`
+//! raises, pyo3 prints the exception and continues; [`text_of`] returns it instead.
 
 use crate::error::{invalid, unless_raised};
 use crate::subscriber::Subscriber;
@@ -12,7 +12,7 @@ use pyo3::PyTypeInfo;
 use rgaps_layout::{MAX_BLOCKS, MAX_DEPTH, MAX_HELD};
 use std::path::PathBuf;
 
-/// Of an object in an error, at most this many characters.
+/// How many characters of an object an error shows at most.
 const SHOWN_CHARS_MAX: usize = 60;
 
 /// `str(object)`.
@@ -20,12 +20,13 @@ pub(crate) fn text_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(object.str()?.to_string_lossy().into_owned())
 }
 
-/// An error about an object, which it shows.
+/// The error that `error` makes of the object's text; or the exception that showing the object raised, such as
+/// `KeyboardInterrupt`.
 pub(crate) fn about(object: &Bound<'_, PyAny>, error: impl FnOnce(String) -> PyErr) -> PyErr {
     shown(object).map_or_else(|interrupt| interrupt, error)
 }
 
-/// An object as an error shows it.
+/// The text by which an error shows an object.
 fn shown(object: &Bound<'_, PyAny>) -> PyResult<String> {
     let text = match unless_raised(object.repr())? {
         Some(text) => text.to_string_lossy().into_owned(),
@@ -46,17 +47,17 @@ pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> PyResult<String> {
     ))
 }
 
-/// The object as a mapping, if it is one. pyo3's own cast drops what a question for the object's class raises.
+/// The object as a mapping, if it is one. pyo3's own cast would drop an exception that the class check raises.
 pub(crate) fn mapping<'a, 'py>(
     object: &'a Bound<'py, PyAny>,
 ) -> PyResult<Option<&'a Bound<'py, PyMapping>>> {
     let is_mapping = object.is_instance_of::<PyDict>()
         || object.is_instance(PyMapping::type_object(object.py()).as_any())?;
-    // SAFETY: Python says that it is one.
+    // SAFETY: `is_mapping` is true, so the object is a dict or an instance of `collections.abc.Mapping`.
     Ok(is_mapping.then(|| unsafe { object.cast_unchecked() }))
 }
 
-/// A whole number from `least` to `most`; none if the object is none at all (a bool, a float, text).
+/// A whole number from `least` to `most`; None if the object is not a whole number (a bool, a float, text).
 pub(crate) fn integer(
     object: &Bound<'_, PyAny>,
     name: &str,
@@ -65,7 +66,7 @@ pub(crate) fn integer(
     if object.is_instance_of::<PyBool>() || !object.hasattr("__index__")? {
         return Ok(None);
     }
-    // One that does not fit in 128 bits is out of range, too.
+    // A number that does not fit in 128 bits is out of range, too.
     let number = unless_raised(object.extract::<i128>())?;
     let number = number.and_then(|number| u64::try_from(number).ok());
     match number.filter(|number| (least..=most).contains(number)) {
@@ -87,7 +88,7 @@ fn whole(object: &Bound<'_, PyAny>, name: &str, limits: (u64, u64)) -> PyResult<
 
 fn whole_u32(object: &Bound<'_, PyAny>, name: &str, limits: (u32, u32)) -> PyResult<u32> {
     let limits = (u64::from(limits.0), u64::from(limits.1));
-    // Within the limits, it fits.
+    // Within the limits, the number fits in u32.
     whole(object, name, limits).map(|number| number as u32)
 }
 
@@ -212,7 +213,7 @@ named! {
     spin = seconds("spin") -> f64;
 }
 
-/// The path of a configuration, of an argument that may be a mapping instead.
+/// The path of a configuration file: the argument `config`, if it is not a mapping.
 pub(crate) fn config_path(object: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
     let takes = "a path, a mapping of keys, or None";
     unless_raised(object.extract())?.ok_or_else(|| wrong_type(object, "config", takes))
@@ -251,7 +252,7 @@ pub(crate) fn subscriber(object: &Bound<'_, PyAny>) -> PyResult<Py<Subscriber>> 
     }
 }
 
-/// What is to be called.
+/// Fails unless the object can be called.
 pub(crate) fn callable(name: &str, object: &Bound<'_, PyAny>) -> PyResult<()> {
     match object.is_callable() {
         true => Ok(()),

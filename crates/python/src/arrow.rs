@@ -20,7 +20,7 @@ use rgaps::Domain;
 use std::ffi::{c_char, c_void, CStr, CString};
 use std::ptr;
 
-/// Arrow's number of the CPU's device, which has none.
+/// Arrow's device number for the CPU.
 const NO_DEVICE_ID: i64 = -1;
 
 /// `struct ArrowSchema`.
@@ -58,18 +58,20 @@ struct DeviceArray {
     array: Array,
     device_id: i64,
     device_type: i32,
-    /// NULL: the elements are there.
+    /// An event to wait for before reading. NULL: the elements are complete.
     sync_event: *mut c_void,
     reserved: [i64; 3],
 }
 
 /// One of these structures, which its consumer releases.
 trait Released {
-    /// Of capsules with it.
+    /// The name of a capsule that contains the structure.
     const NAME: &'static CStr;
 
+    /// Releases the structure, unless its consumer has released it or moved it out.
+    ///
     /// # Safety
-    /// It was not freed, and nobody else uses it.
+    /// The structure was not freed, and nobody else uses it.
     unsafe fn release(&mut self);
 }
 
@@ -78,8 +80,8 @@ impl Released for Schema {
 
     unsafe fn release(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: `release` is set, so the structure was not released: releasing it clears the field, as Arrow demands, and so does moving
-            // it out. Our caller promises that it was not freed, and that nobody else uses it.
+            // SAFETY: `release` is set, so the structure was neither released nor moved out: Arrow demands that both clear the
+            // field. Our caller promises that it was not freed, and that nobody else uses it.
             unsafe { release(self) }
         }
     }
@@ -90,8 +92,8 @@ impl Released for Array {
 
     unsafe fn release(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: `release` is set, so the structure was not released: releasing it clears the field, as Arrow demands, and so does moving
-            // it out. Our caller promises that it was not freed, and that nobody else uses it.
+            // SAFETY: `release` is set, so the structure was neither released nor moved out: Arrow demands that both clear the
+            // field. Our caller promises that it was not freed, and that nobody else uses it.
             unsafe { release(self) }
         }
     }
@@ -106,7 +108,7 @@ impl Released for DeviceArray {
     }
 }
 
-/// A child in a box, which its parent keeps unless a consumer has moved it out.
+/// A boxed structure. Its drop releases the content, unless a consumer has moved that out, and frees the box.
 struct Child<T: Released>(*mut T);
 
 impl<T: Released> Child<T> {
@@ -117,7 +119,7 @@ impl<T: Released> Child<T> {
 
 impl<T: Released> Drop for Child<T> {
     fn drop(&mut self) {
-        // SAFETY: it was made from a box, and its parent, which alone points to it, ends.
+        // SAFETY: `new` made the pointer from a box. Only its parent or its capsule points to it, and that ends.
         unsafe {
             let mut child = Box::from_raw(self.0);
             child.release();
@@ -125,7 +127,7 @@ impl<T: Released> Drop for Child<T> {
     }
 }
 
-/// What a schema points to.
+/// The memory that a schema points to.
 struct SchemaParts {
     format: CString,
     metadata: Vec<u8>,
@@ -133,9 +135,9 @@ struct SchemaParts {
     children: [*mut Schema; 1],
 }
 
-/// What an array points to.
+/// The memory that an array points to.
 struct ArrayParts {
-    /// Of validity, which all elements have, and of elements.
+    /// The validity bitmap, which is NULL since all elements are valid, and the elements.
     buffers: [*const c_void; 2],
     child: Option<Child<Array>>,
     children: [*mut Array; 1],
@@ -166,7 +168,7 @@ fn schema(format: CString, extension: &[(&str, String)], child: Option<Schema>) 
         children: [child.as_ref().map_or(ptr::null_mut(), |child| child.0)],
         child,
     }));
-    // SAFETY: just made, and known to nobody else yet. What it owns does not move when the structure does.
+    // SAFETY: `parts` comes from `Box::into_raw` above, and nobody else knows it yet. It stays in place when the structure moves.
     unsafe {
         Schema {
             format: (*parts).format.as_ptr(),
@@ -185,11 +187,11 @@ fn schema(format: CString, extension: &[(&str, String)], child: Option<Schema>) 
     }
 }
 
-/// Where an array has its values.
+/// The values of an array.
 enum Values {
-    /// At an address, for as long as the owner lives.
+    /// Elements at an address, which the owner keeps.
     At(u64, Owner),
-    /// They are lists of this array's.
+    /// Lists of the elements of this array.
     Lists(Array),
 }
 
@@ -204,7 +206,7 @@ fn array(length: i64, values: Values) -> Array {
         child,
         _owner: owner,
     }));
-    // SAFETY: just made, and known to nobody else yet. What it owns does not move when the structure does.
+    // SAFETY: `parts` comes from `Box::into_raw` above, and nobody else knows it yet. It stays in place when the structure moves.
     unsafe {
         let n_children = (*parts).child.iter().count() as i64;
         Array {
@@ -222,7 +224,7 @@ fn array(length: i64, values: Values) -> Array {
     }
 }
 
-/// Keys and values as Arrow writes them.
+/// Encodes keys and values in Arrow's format of metadata.
 fn metadata(pairs: &[(&str, String)]) -> Vec<u8> {
     let mut bytes = (pairs.len() as i32).to_ne_bytes().to_vec();
     for (key, value) in pairs {
@@ -242,7 +244,7 @@ fn extension(name: &str, metadata: &str) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The schema of a view, and the array.
+/// The Arrow schema and array of a view.
 fn export(view: View) -> PyResult<(Schema, Array)> {
     let geometry = view.geometry;
     let refused = |what: String| PyBufferError::new_err(format!("Arrow has no type for {what}"));
@@ -267,7 +269,7 @@ fn export(view: View) -> PyResult<(Schema, Array)> {
             return Ok((schema(letter.to_owned(), &extension, None), values));
         }
     };
-    // Booleans in tensors are their bytes: Arrow's tensors have no elements of an extension type.
+    // Booleans in tensors are bytes, since Arrow's tensors cannot have elements of an extension type.
     let child = schema(letter.to_owned(), &[], None);
     let each: i64 = row.iter().product();
     let lists = CString::new(format!("+w:{each}")).unwrap_or_default();
@@ -290,7 +292,7 @@ pub(crate) fn device_capsules(
     domain: Domain,
     view: View,
 ) -> PyResult<Bound<'_, PyTuple>> {
-    // DLPack has the same numbers for kinds of devices.
+    // Arrow uses DLPack's numbers for types of devices.
     let (device_type, id) = dlpack::device_of(domain)?;
     let (schema, array) = export(view)?;
     let array = DeviceArray {
@@ -311,7 +313,7 @@ fn pair<'py>(
     schema: Schema,
     array: impl Released,
 ) -> PyResult<Bound<'py, PyTuple>> {
-    // Both before an error, so that neither leaks.
+    // Make both capsules before returning an error, so that neither structure leaks.
     let (schema, array) = (capsule(py, schema), capsule(py, array));
     PyTuple::new(py, [schema?, array?])
 }
@@ -327,7 +329,7 @@ fn capsule<T: Released>(py: Python<'_>, content: T) -> PyResult<Bound<'_, PyAny>
     Ok(made)
 }
 
-/// A consumer has moved the content out, or it is released here.
+/// The destructor of a capsule: releases the content, unless a consumer has moved it out, and frees its box.
 unsafe extern "C" fn destroy<T: Released>(capsule: *mut ffi::PyObject) {
     // SAFETY: the interpreter calls this once, with a capsule that `capsule` made with a box of this type.
     unsafe {

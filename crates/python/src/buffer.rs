@@ -1,8 +1,7 @@
 //! The buffer protocol.
 //!
-//! Python 3.11 made it part of the stable ABI; we support 3.10 with the same binary. What the
-//! stable ABI froze is what 3.10 has: the structure, the numbers of the type slots and the
-//! exported functions, which are declared here since `pyo3` does so for 3.11 only. See
+//! The protocol is part of the stable ABI since Python 3.11, and we support 3.10 with the same binary. The structure, the numbers
+//! of the type slots and the functions are the same in 3.10, but `pyo3` declares them only for 3.11, so this module does. See
 //! `docs/decisions/0010-python-abi.md`.
 
 use crate::dtype;
@@ -52,7 +51,7 @@ extern "C" {
     ) -> c_int;
 }
 
-// Numbers of the stable ABI.
+// Numbers of the stable ABI: type slots, and flags of a consumer's request.
 const SLOT_GETBUFFER: c_int = 1;
 const SLOT_RELEASEBUFFER: c_int = 2;
 const WRITABLE: c_int = 0x1;
@@ -63,10 +62,10 @@ const C_CONTIGUOUS: c_int = 0x20 | STRIDES;
 const F_CONTIGUOUS: c_int = 0x40 | STRIDES;
 const ANY_CONTIGUOUS: c_int = 0x80 | STRIDES;
 const INDIRECT: c_int = 0x100 | STRIDES;
-/// Whatever there is, read-only: `PyBUF_FULL_RO`.
+/// `PyBUF_FULL_RO`: any layout, read-only.
 pub(crate) const FULL_READ_ONLY: c_int = INDIRECT | FORMAT;
 
-/// What an object gives out of itself.
+/// A view of an object's bytes, which a protocol exports.
 pub(crate) struct View {
     pub(crate) address: u64,
     pub(crate) geometry: Geometry,
@@ -75,13 +74,13 @@ pub(crate) struct View {
     pub(crate) owner: Owner,
 }
 
-/// An object that gives out views of host memory.
+/// An object that exports views of host memory.
 pub(crate) trait Exporter: PyClass<Frozen = True> + Sync {
     /// A view, or a `BufferError` that says why not.
     fn view(&self, py: Python<'_>) -> PyResult<View>;
 }
 
-/// What a view's pointers point to.
+/// The memory that the pointers of a `RawBuffer` point to.
 struct Internal {
     shape: [ffi::Py_ssize_t; MAX_DIMS],
     strides: [ffi::Py_ssize_t; MAX_DIMS],
@@ -103,7 +102,7 @@ pub(crate) fn with_buffer<'py, T: Exporter>(
     ];
     let mut spec = ffi::PyType_Spec {
         name: name.as_ptr(),
-        // The base's.
+        // 0: inherits the size of the base.
         basicsize: 0,
         itemsize: 0,
         flags: ffi::Py_TPFLAGS_DEFAULT as _,
@@ -136,7 +135,7 @@ unsafe extern "C" fn get_buffer<T: Exporter>(
     }));
     let error: PyErr = match outcome {
         Ok(Ok(filled)) => {
-            // SAFETY: the caller gave a place for a view.
+            // SAFETY: the interpreter passes a `Py_buffer` that we may write.
             unsafe { view.write(filled) };
             return 0;
         }
@@ -144,12 +143,12 @@ unsafe extern "C" fn get_buffer<T: Exporter>(
         Err(_) => PySystemError::new_err("rgaps failed to give out a buffer"),
     };
     error.restore(py);
-    // SAFETY: the caller gave a place for a view, which the protocol wants empty after a failure.
+    // SAFETY: the interpreter passes a `Py_buffer` that we may write. After a failure its `obj` must be NULL.
     unsafe { (*view).obj = ptr::null_mut() };
     -1
 }
 
-/// Whether a consumer that asks for that can have it.
+/// Fails unless the view has the layout that the consumer's flags ask for.
 fn check(view: &View, flags: c_int) -> PyResult<()> {
     let asks = |wanted: c_int| flags & wanted == wanted;
     if view.readonly && asks(WRITABLE) {
@@ -172,7 +171,7 @@ fn check(view: &View, flags: c_int) -> PyResult<()> {
 
 fn fill(view: View, object: Bound<'_, PyAny>, flags: c_int) -> RawBuffer {
     let asks = |wanted: c_int| flags & wanted == wanted;
-    // Elements that have no letter are given as bytes.
+    // Element types without a letter in the protocol are exported as bytes.
     let (format, geometry) = match dtype::format(view.geometry.dtype) {
         Some(format) => (format, view.geometry),
         None => {
@@ -191,8 +190,8 @@ fn fill(view: View, object: Bound<'_, PyAny>, flags: c_int) -> RawBuffer {
         internal.strides[dim] = stride as ffi::Py_ssize_t;
     }
     let internal = Box::into_raw(internal);
-    // SAFETY: just made, and ours until the view is released. The pointers are taken from the raw
-    // one, so that they stay valid beside it.
+    // SAFETY: `internal` comes from `Box::into_raw` above, and `release_buffer` frees it. The pointers derive from the raw one,
+    // so they stay valid beside it.
     let (shape, strides) = unsafe {
         (
             (&raw mut (*internal).shape).cast(),
@@ -222,8 +221,7 @@ fn fill(view: View, object: Bound<'_, PyAny>, flags: c_int) -> RawBuffer {
 }
 
 unsafe extern "C" fn release_buffer(_: *mut ffi::PyObject, view: *mut RawBuffer) {
-    // SAFETY: the interpreter calls this once with each view that `get_buffer` filled; `internal`
-    // is the box that was made there.
+    // SAFETY: the interpreter calls this once with each view that `get_buffer` filled; `internal` is the box that `fill` made.
     unsafe {
         let internal = (*view).internal.cast::<Internal>();
         (*view).internal = ptr::null_mut();

@@ -1,12 +1,12 @@
-//! The type that a publisher or a subscriber declares for its messages, where it is a tensor's
-//! ([`TensorType`]): its type name is then a text like `float16[3,1080,1920]`.
+//! Declared tensor types ([`TensorType`]) of publishers and subscribers. The type name of the topic is then a text like
+//! `float16[3,1080,1920]`.
 
 use crate::argument::about;
 use crate::error::{invalid, raise, unless_raised};
 use pyo3::prelude::*;
 use rgaps::{DType, TensorType};
 
-/// What a user declared: an element type, and a shape with None for lengths that are free.
+/// The type that a user declares by an element type and a shape, which has None for free lengths. None: neither was given.
 pub(crate) fn of(
     dtype: Option<DType>,
     shape: Option<&Bound<'_, PyAny>>,
@@ -24,7 +24,8 @@ pub(crate) fn of(
         .map_err(|error| invalid(error.to_string()))
 }
 
-/// An error that names both, unless the message is of the type. `which` is what the error calls it.
+/// Raises `TypeMismatch` unless the message is of the declared type. `which` names the message in the error; `tensor` is None
+/// for plain bytes.
 pub(crate) fn check(
     declared: &TensorType,
     topic: &str,
@@ -45,7 +46,7 @@ pub(crate) fn check(
     ))
 }
 
-/// Lengths as a user declares them.
+/// The lengths of a declared shape; None for a free length.
 fn lengths(shape: &Bound<'_, PyAny>) -> PyResult<Vec<Option<u64>>> {
     if let Some(length) = unless_raised(shape.extract::<u64>())? {
         return Ok(vec![Some(length)]);

@@ -6,7 +6,7 @@ use rgaps::{Domain, GpuUuid};
 use rgaps_cuda::{Context, Device, Driver};
 use std::sync::{Arc, OnceLock};
 
-/// The GPUs of this process, looked for until there is a driver that answers.
+/// The GPUs of this process. Asks the driver again at each call until it has answered once.
 fn devices() -> PyResult<&'static [Device]> {
     static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
     if let Some(devices) = DEVICES.get() {
@@ -17,7 +17,7 @@ fn devices() -> PyResult<&'static [Device]> {
     Ok(DEVICES.get_or_init(|| devices))
 }
 
-/// The number of a GPU in this process, which is the one that torch and DLPack mean.
+/// The number of a GPU in this process, as torch and DLPack count.
 pub(crate) fn ordinal(uuid: GpuUuid) -> PyResult<i32> {
     let found = devices()?.iter().find(|device| device.uuid == uuid);
     found.map(|device| device.ordinal).ok_or_else(|| {
@@ -26,13 +26,13 @@ pub(crate) fn ordinal(uuid: GpuUuid) -> PyResult<i32> {
     })
 }
 
-/// The context of a GPU, which is the one of torch in this process.
+/// The primary context of a GPU, which torch uses in this process, too.
 pub(crate) fn context(uuid: GpuUuid) -> PyResult<Arc<Context>> {
     let driver = Driver::load().map_err(IntoPyErr::into_py_err)?;
     Context::retain(driver, uuid).map_err(IntoPyErr::into_py_err)
 }
 
-/// `host`, `cuda` (the first GPU), `cuda:1`, or `cuda:GPU-...`.
+/// Parses the name of a domain: `host`, `cuda` (the first GPU), `cuda:1`, or `cuda:GPU-<UUID>`.
 pub(crate) fn domain(text: &str) -> PyResult<Domain> {
     let number = match text.strip_prefix("cuda") {
         Some("") => Some(0),

@@ -1,4 +1,4 @@
-//! Device topics: kernels that publish and receive, beside work of torch and other libraries on the same streams.
+//! Device topics: queues kernels that publish and receive tensors, on the streams of torch and other libraries.
 
 use crate::device;
 use crate::error::{invalid, raise, IntoPyErr};
@@ -11,9 +11,9 @@ use rgaps::{Bridge, DeviceError, DeviceGeometry, DeviceRole, Direction, Stream};
 use rgaps_device::{Outcome, TensorPublisher, TensorSubscriber};
 use std::sync::Arc;
 
-/// Ticks of a GPU's clock in a second, about: clocks go up to 2 GHz.
+/// Roughly how many ticks a GPU's clock makes in a second; clocks go up to 2 GHz.
 const TICKS_PER_SECOND: f64 = 1.8e9;
-/// What a C struct of the topic is for kernels: `rgaps_device_topic_t`.
+/// The words of the C struct `rgaps_device_topic_t`.
 type Words = (u64, u64, u64, u64, u64, u64, u64, u64);
 
 impl IntoPyErr for DeviceError {
@@ -29,14 +29,14 @@ impl IntoPyErr for DeviceError {
     }
 }
 
-/// A range of GPU memory that an object gives out: ``(address, bytes)``.
+/// The GPU memory of an array: its address, and its size in bytes.
 fn range(object: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
     let wrong = |what: &str| {
         invalid(format!(
             "the array {what}; give a contiguous array on a GPU"
         ))
     };
-    // torch's, whose array interface knows not all of its types.
+    // A tensor of torch: its array interface lacks some element types.
     if let Some(address) = object.getattr_opt("data_ptr")? {
         if !object.getattr("is_cuda")?.extract::<bool>()? {
             return Err(wrong("is not on a GPU"));
@@ -83,16 +83,16 @@ fn ticks(timeout: f64) -> PyResult<u64> {
     Ok((duration("timeout", timeout)?.as_secs_f64() * TICKS_PER_SECOND) as u64)
 }
 
-/// Memory in which kernels publish messages to kernels of other processes, with no CPU on the way.
+/// Memory in which kernels publish messages to kernels of other processes without a CPU in between.
 ///
-/// Kernels of your own, in CUDA C++, use ``words`` and ``rgaps/device.cuh``. Without any, `publisher` and `subscriber` queue
-/// kernels of rgaps on your streams, which publish and receive tensors.
+/// Kernels of your own, in CUDA C++, use ``words`` and ``rgaps/device.cuh``. Otherwise `publisher` and `subscriber` queue kernels
+/// of rgaps on your streams, which publish and receive tensors.
 ///
 /// Args:
-///     domain: Where it is: ``"cuda"`` (the first GPU), ``"cuda:1"``, ``"cuda:GPU-<UUID>"``, or ``"host"`` for tests.
+///     domain: Where its memory is: ``"cuda"`` (the first GPU), ``"cuda:1"``, ``"cuda:GPU-<UUID>"``, or ``"host"`` for tests.
 ///     depth: How many messages its ring keeps, a power of two. Default: 16.
-///     blocks: How many blocks it has: more than ``depth``, by as many as are loaned and held at once. Default: 24.
-///     block_bytes: The size of the largest message. Default: 1 MiB.
+///     blocks: How many blocks it has: ``depth`` plus the number of blocks that are loaned or held at the same time. Default: 24.
+///     block_bytes: The size of the largest message, in bytes. Default: 1 MiB.
 #[pyclass(frozen, module = "rgaps")]
 pub(crate) struct DeviceTopic(pub(crate) Arc<rgaps::DeviceTopic>);
 
@@ -117,7 +117,7 @@ impl DeviceTopic {
         Ok(DeviceTopic(Arc::new(made.map_err(IntoPyErr::into_py_err)?)))
     }
 
-    /// What kernels take as their parameter ``rgaps_device_topic_t``: its eight words of 64 bits.
+    /// The eight words (64 bits each) of the structure ``rgaps_device_topic_t``, which kernels take as a parameter.
     #[getter]
     fn words(&self) -> Words {
         self.0.view().words().into()
@@ -129,21 +129,21 @@ impl DeviceTopic {
         self.0.geometry().block_bytes
     }
 
-    /// Whether the GPU runs kernels of several processes in turns, since there is no MPS: a message between two of them then
+    /// Whether the GPU runs kernels of several processes in turns, because MPS does not run: then a message between two processes
     /// takes milliseconds. See ``rgaps up --mps``.
     #[getter]
     fn takes_turns(&self) -> bool {
         self.0.takes_turns()
     }
 
-    /// Sequence number of the newest message; 0: there was none.
+    /// Sequence number of the newest message; 0 if nothing was published yet.
     #[getter]
     fn newest(&self, py: Python<'_>) -> PyResult<u64> {
         py.detach(|| self.0.newest_sequence())
             .map_err(IntoPyErr::into_py_err)
     }
 
-    /// The publisher of the topic: there is one at a time, in all processes.
+    /// Creates the topic's publisher. A topic has at most one at a time, over all processes.
     fn publisher(&self, py: Python<'_>) -> PyResult<DevicePublisher> {
         let made = py.detach(|| TensorPublisher::new(self.0.clone()));
         let made = made.map_err(IntoPyErr::into_py_err)?;
@@ -153,11 +153,11 @@ impl DeviceTopic {
         )))
     }
 
-    /// A subscriber of the topic, in a seat of its own.
+    /// Creates a subscriber of the topic, in a seat of its own.
     ///
     /// Args:
-    ///     reliable: Whether the publisher waits for it. Default: True.
-    ///     history: Whether it begins with the messages that are in the ring. Default: False, with the next one.
+    ///     reliable: Whether the publisher waits for this subscriber. Default: True.
+    ///     history: Whether the subscriber begins with the messages in the ring. Default: False, it begins with the next message.
     #[pyo3(signature = (*, reliable=true, history=false))]
     fn subscriber(
         &self,
@@ -174,19 +174,19 @@ impl DeviceTopic {
     }
 }
 
-/// Publishes tensors in a device topic: what `DeviceTopic.publisher` gives.
+/// Publishes tensors in a device topic. Make one with `DeviceTopic.publisher`.
 #[pyclass(frozen, module = "rgaps")]
 pub(crate) struct DevicePublisher(Handle<Arc<TensorPublisher>>);
 
 #[pymethods]
 impl DevicePublisher {
-    /// Queues publishing a copy of an array, behind the work on the stream. Nothing waits on the CPU. Keep the array unchanged
-    /// until the stream has reached that point, and keep the calls of one publisher in order on the GPU.
+    /// Queues a kernel that publishes a copy of an array, behind the work on the stream. The CPU does not wait. Keep the array
+    /// unchanged until the stream has reached that point, and keep the calls of one publisher in order on the GPU.
     ///
     /// Args:
-    ///     array: A contiguous array on the topic's GPU: a tensor of torch, or what has ``__cuda_array_interface__``.
+    ///     array: A contiguous array on the topic's GPU: a tensor of torch, or an object with ``__cuda_array_interface__``.
     ///     stream: The stream: of torch, cupy or numba, or its handle. Default: None, the default stream.
-    ///     timeout: How long the GPU waits for a slow reliable subscriber, in seconds, about. Then the message is not
+    ///     timeout: How many seconds, roughly, the GPU waits for a slow reliable subscriber. After that the message is not
     ///         published, and `outcome` says so. Default: 1.0.
     #[pyo3(signature = (array, *, stream=None, timeout=1.0))]
     fn publish(
@@ -197,38 +197,40 @@ impl DevicePublisher {
     ) -> PyResult<()> {
         let ((address, bytes), ticks, stream) = (range(array)?, ticks(timeout)?, named(stream)?);
         let publisher = self.0.get()?;
-        // SAFETY: the array is the user's, who keeps it until the stream has reached that point, as the help says.
+        // SAFETY: `range` checked that the array is contiguous GPU memory. The docstring demands that the user keeps it until the
+        // stream has reached that point.
         unsafe { publisher.publish(address, bytes, ticks, stream) }.map_err(IntoPyErr::into_py_err)
     }
 
-    /// What came of the calls that have ended on the GPU: ``calls`` and ``failed`` count them; ``status`` (0: well, -8: back
-    /// pressured, -5: no block), ``sequence`` and ``bytes`` are of the last one.
+    /// The results of the calls that have finished on the GPU, as a dictionary. ``calls`` and ``failed`` count calls; ``status`` (0:
+    /// success, -8: back-pressured, -5: no block), ``sequence`` and ``bytes`` are those of the last call.
     fn outcome<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let publisher = self.0.get()?;
         let found = py.detach(|| publisher.outcome());
         outcome(py, found.map_err(IntoPyErr::into_py_err)?)
     }
 
-    /// Ends the publisher, once its work on the GPU has ended.
+    /// Closes the publisher. Waits until its work on the GPU has finished.
     fn close(&self, py: Python<'_>) {
         drop_detached(py, self.0.take());
     }
 }
 
-/// Receives tensors of a device topic: what `DeviceTopic.subscriber` gives.
+/// Receives tensors of a device topic. Make one with `DeviceTopic.subscriber`.
 #[pyclass(frozen, module = "rgaps")]
 pub(crate) struct DeviceSubscriber(Handle<Arc<TensorSubscriber>>);
 
 #[pymethods]
 impl DeviceSubscriber {
-    /// Queues receiving the next message into an array. On the GPU the stream waits for the message, and all work that is queued
-    /// later comes behind it. Nothing waits on the CPU.
+    /// Queues a kernel that receives the next message into an array. On the GPU, work that you queue on the stream later waits for
+    /// the message. The CPU does not wait. Keep the array until the stream has reached that point.
     ///
     /// Args:
-    ///     array: A contiguous array on the topic's GPU, with room for the message: a tensor of torch, or what has
+    ///     array: A contiguous array on the topic's GPU, with room for the message: a tensor of torch, or an object with
     ///         ``__cuda_array_interface__``.
     ///     stream: The stream: of torch, cupy or numba, or its handle. Default: None, the default stream.
-    ///     timeout: How long the GPU waits, in seconds, about. Then the array is unchanged, and `outcome` says so. Default: 1.0.
+    ///     timeout: How many seconds, roughly, the GPU waits for the message. After that the array is unchanged, and `outcome` says
+    ///         so. Default: 1.0.
     #[pyo3(signature = (array, *, stream=None, timeout=1.0))]
     fn receive(
         &self,
@@ -239,37 +241,39 @@ impl DeviceSubscriber {
         let ((address, room), ticks, stream): (_, _, Stream) =
             (range(array)?, ticks(timeout)?, named(stream)?);
         let subscriber = self.0.get()?;
-        // SAFETY: the array is the user's, who keeps it until the stream has reached that point, as the help says.
+        // SAFETY: `range` checked that the array is contiguous GPU memory. The docstring demands that the user keeps it until the
+        // stream has reached that point.
         unsafe { subscriber.receive(address, room, ticks, stream) }.map_err(IntoPyErr::into_py_err)
     }
 
-    /// The number of its seat, for a kernel of yours that receives in place of `receive`.
+    /// The number of its seat, for a kernel of your own that receives instead of `receive`.
     #[getter]
     fn seat(&self) -> PyResult<u32> {
         Ok(self.0.get()?.seat())
     }
 
-    /// What came of the calls that have ended on the GPU: ``calls`` and ``failed`` count them; ``status`` (0: well, -2: timed
-    /// out, -4: longer than the array, -31: evicted), ``sequence``, ``bytes`` and ``missed`` are of the last one.
+    /// The results of the calls that have finished on the GPU, as a dictionary. ``calls`` and ``failed`` count calls; ``status`` (0:
+    /// success, -2: timed out, -4: longer than the array, -31: evicted), ``sequence``, ``bytes`` and ``missed`` are those of the
+    /// last call.
     fn outcome<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let subscriber = self.0.get()?;
         let found = py.detach(|| subscriber.outcome());
         outcome(py, found.map_err(IntoPyErr::into_py_err)?)
     }
 
-    /// Leaves the seat, once its work on the GPU has ended.
+    /// Closes the subscriber and returns its seat. Waits until its work on the GPU has finished.
     fn close(&self, py: Python<'_>) {
         drop_detached(py, self.0.take());
     }
 }
 
-/// Forwards messages between a device topic and an ordinary one until it is closed: what `Node.bridge` gives.
+/// Forwards messages between a device topic and an ordinary topic until it is closed. Make one with `Node.bridge`.
 #[pyclass(frozen, module = "rgaps")]
 pub(crate) struct DeviceBridge(Handle<Arc<Bridge>>);
 
 #[pymethods]
 impl DeviceBridge {
-    /// What it has done: ``forwarded`` and ``refused`` messages, and ``failure``, why it has ended by itself, or None.
+    /// A dictionary: ``forwarded`` and ``refused`` count messages; ``failure`` says why the bridge has ended by itself, or is None.
     fn figures<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let figures = self.0.get()?.figures();
         let shown = PyDict::new(py);
@@ -279,7 +283,7 @@ impl DeviceBridge {
         Ok(shown)
     }
 
-    /// Ends it.
+    /// Ends the bridge.
     fn close(&self, py: Python<'_>) {
         drop_detached(py, self.0.take());
     }
@@ -294,7 +298,7 @@ impl DeviceBridge {
     }
 }
 
-/// What a node does for device topics.
+/// `Node.bridge`.
 pub(crate) fn bridge(
     py: Python<'_>,
     node: &rgaps::Node,
@@ -317,7 +321,7 @@ pub(crate) fn bridge(
     Ok(DeviceBridge(Handle::new("bridge", Arc::new(made))))
 }
 
-/// What a node does for device topics.
+/// `Node.open_device`.
 pub(crate) fn open(
     py: Python<'_>,
     node: &rgaps::Node,

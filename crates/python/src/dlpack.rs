@@ -1,4 +1,4 @@
-//! DLPack 1.x, both ways. The structures are those of `dlpack.h` 1.1.
+//! DLPack 1.x: the structures of `dlpack.h` 1.1, and the export of views. `source` imports.
 
 use crate::buffer::View;
 use crate::device;
@@ -87,23 +87,23 @@ pub(crate) struct ManagedVersioned {
     pub(crate) tensor: DlTensor,
 }
 
-/// A capsule's content and what it points to.
+/// A capsule's content, and the memory that it points to.
 #[repr(C)]
 struct Exported<M> {
-    /// First, so that a pointer to it is one to the whole.
+    /// The first field, so that a pointer to it is a pointer to the whole.
     managed: M,
     shape: [i64; MAX_DIMS],
     strides: [i64; MAX_DIMS],
     _owner: Owner,
 }
 
-/// What a consumer asks for.
+/// A consumer's request.
 #[derive(Default)]
 pub(crate) struct Wanted {
     pub(crate) max_version: Option<(u32, u32)>,
     pub(crate) device: Option<(i32, i32)>,
     pub(crate) copy: Option<bool>,
-    /// Integers of the elements' width, for consumers that do not know the elements' type.
+    /// Export integers of the elements' width instead, for consumers that do not know the element type.
     pub(crate) bits: bool,
 }
 
@@ -134,7 +134,7 @@ macro_rules! dlpack_methods {
                 self.export(py, stream, &wanted)
             }
 
-            /// For `rgaps._torch`: the same with integers of the elements' width.
+            /// For `rgaps._torch`: like ``__dlpack__``, but with integers of the elements' width as elements.
             #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
             fn _dlpack_bits<'py>(
                 &self,
@@ -170,7 +170,8 @@ pub(crate) fn device_of(domain: Domain) -> PyResult<(i32, i32)> {
     }
 }
 
-/// A capsule over a view, or over a copy where one is asked for; `sample` is what can be copied, from that byte on.
+/// A capsule over a view, or over a copy if the consumer asks for one. `sample`: the message to copy from, and the view's first
+/// byte in it; None for a loan, which is never copied.
 pub(crate) fn export<'py>(
     py: Python<'py>,
     domain: Domain,
@@ -213,7 +214,8 @@ pub(crate) fn export<'py>(
     capsule(py, there, copied, IS_COPIED, wanted)
 }
 
-/// A copy of `span` bytes of a sample, from byte `at` on, from one device to another: where it is, and what keeps it.
+/// Copies `span` bytes of a sample, from byte `at` on, from device `here` to device `there`. Returns the copy's address and
+/// owner.
 fn copy(
     py: Python<'_>,
     domain: Domain,
@@ -232,7 +234,8 @@ fn copy(
         Domain::Cuda(uuid) if there == here => {
             let context = device::context(uuid)?;
             let (address, bytes) = (sample.address() + at, span as u64);
-            // SAFETY: the tensor lies within the sample's bytes, which the sample keeps.
+            // SAFETY: the tensor lies within the sample's bytes, which the sample keeps, and `before_reading_on_cpu` above has waited
+            // for the work that writes them.
             let copied = py.detach(|| unsafe { DeviceBuffer::copy_of(context, address, bytes) });
             let copied = copied.map_err(IntoPyErr::into_py_err)?;
             Ok((copied.address(), Owner::DeviceCopy(copied)))
@@ -244,7 +247,7 @@ fn copy(
     }
 }
 
-/// Bytes from the first to the end of the last element.
+/// The number of bytes from the first element to the end of the last one.
 fn span_bytes(geometry: &Geometry) -> usize {
     if geometry.shape().contains(&0) {
         return 0;
@@ -271,17 +274,17 @@ fn capsule<'py>(
             tensor,
         };
         let exported = exported(device, view, managed, |managed| &mut managed.tensor);
-        // SAFETY: the box's first field is what a capsule of this name points to.
+        // SAFETY: a capsule of this name points to this structure, the box's first field; the destructor frees such a box.
         unsafe { new_capsule(py, exported.cast(), VERSIONED_NAME, destroy_versioned) }
     } else {
-        // The old structure cannot say that it is read-only; the mapping still is.
+        // The old structure has no read-only flag; the mapping is read-only all the same.
         let managed = |tensor| Managed {
             tensor,
             context: ptr::null_mut(),
             deleter: Some(delete::<Managed>),
         };
         let exported = exported(device, view, managed, |managed| &mut managed.tensor);
-        // SAFETY: the box's first field is what a capsule of this name points to.
+        // SAFETY: a capsule of this name points to this structure, the box's first field; the destructor frees such a box.
         unsafe { new_capsule(py, exported.cast(), NAME, destroy) }
     }
 }
@@ -314,8 +317,8 @@ fn exported<M>(
         strides,
         _owner: view.owner,
     }));
-    // SAFETY: just made, and known to nobody else yet. The pointers are taken from the raw one, so
-    // that they stay valid for whoever reads through it.
+    // SAFETY: `exported` comes from `Box::into_raw` above, and nobody else knows it yet. The pointers derive from the raw one, so
+    // they stay valid for consumers.
     unsafe {
         let (shape, strides) = (&raw mut (*exported).shape, &raw mut (*exported).strides);
         let tensor = tensor(&mut (*exported).managed);
@@ -325,24 +328,24 @@ fn exported<M>(
     exported
 }
 
-/// Called by the consumer, on any thread, attached to the interpreter or not.
+/// Frees a capsule's content. The consumer calls this on any thread, attached to the interpreter or not.
 unsafe extern "C" fn delete<M>(managed: *mut M) {
     if !managed.is_null() {
-        // SAFETY: the consumer calls this once with what it got, the first field of the box.
+        // SAFETY: the consumer calls this once, with the pointer that it got: the first field of the box.
         drop(unsafe { Box::from_raw(managed.cast::<Exported<M>>()) });
     }
 }
 
 /// # Safety
-/// `pointer` belongs to a capsule of that name, and `destructor` frees it.
+/// `pointer` points to the structure of capsules of this name, in a box, and `destructor` frees that box.
 unsafe fn new_capsule<'py>(
     py: Python<'py>,
     pointer: *mut c_void,
     name: &'static CStr,
     destructor: unsafe extern "C" fn(*mut ffi::PyObject),
 ) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: the name is static; pointer and destructor belong to a capsule of that name, as our caller promises. If no
-    // capsule can be made the box leaks, which out of memory is the least of the troubles.
+    // SAFETY: the name is static. Our caller promises that `pointer` fits the name, and that `destructor` frees its box. If memory
+    // is too short for a capsule, the box leaks.
     unsafe {
         let made = ffi::PyCapsule_New(pointer, name.as_ptr(), Some(destructor));
         Bound::from_owned_ptr_or_err(py, made)
@@ -359,12 +362,12 @@ unsafe extern "C" fn destroy_versioned(capsule: *mut ffi::PyObject) {
     unsafe { destroy_unused::<ManagedVersioned>(capsule, VERSIONED_NAME) }
 }
 
-/// Frees the content of a capsule that nobody consumed: a consumer renames it.
+/// Frees the content of a capsule that no consumer has renamed, and so taken over.
 ///
 /// # Safety
-/// The interpreter destroys the capsule, which was made with an `Exported<M>`.
+/// The interpreter is destroying the capsule, and `new_capsule` made it for an `Exported<M>`.
 unsafe fn destroy_unused<M>(capsule: *mut ffi::PyObject, name: &CStr) {
-    // SAFETY: the capsule is valid; its pointer under its first name is the box.
+    // SAFETY: the capsule is valid until we return. While it has its first name, its pointer is the box.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, name.as_ptr()) == 1 {
             delete::<M>(ffi::PyCapsule_GetPointer(capsule, name.as_ptr()).cast());

@@ -1,5 +1,5 @@
-//! Element types in the words of Python: numpy's names, the buffer protocol's letters, the array
-//! interface's codes.
+//! Converts element types to and from numpy's names, the buffer protocol's letters, Arrow's letters and the array interface's
+//! codes.
 
 use crate::argument::text_of;
 use crate::error::{invalid, unless_raised};
@@ -15,7 +15,7 @@ const FLOAT: u8 = 2;
 const COMPLEX: u8 = 5;
 const BOOL: u8 = 6;
 
-/// The buffer protocol's letter, of types that it has one for.
+/// The buffer protocol's letter for a type, if it has one.
 pub(crate) fn format(dtype: DType) -> Option<&'static CStr> {
     if dtype.lanes != 1 {
         return None;
@@ -39,7 +39,7 @@ pub(crate) fn format(dtype: DType) -> Option<&'static CStr> {
     })
 }
 
-/// Arrow's letter, of types that it has one for, and whether these are booleans, whose bytes it takes for numbers.
+/// Arrow's letter for a type, if it has one. True: the elements are booleans, whose bytes Arrow gets as 8-bit integers.
 pub(crate) fn arrow(dtype: DType) -> Option<(&'static CStr, bool)> {
     if dtype.lanes != 1 {
         return None;
@@ -61,7 +61,7 @@ pub(crate) fn arrow(dtype: DType) -> Option<(&'static CStr, bool)> {
     Some((letter, dtype.code == BOOL))
 }
 
-/// The array interface's code, of types that it has one for.
+/// The array interface's code for a type, if it has one.
 pub(crate) fn typestr(dtype: DType) -> Option<String> {
     format(dtype)?;
     let (order, letter) = match dtype.code {
@@ -75,7 +75,7 @@ pub(crate) fn typestr(dtype: DType) -> Option<String> {
     Some(format!("{order}{letter}{}", dtype.bits / 8))
 }
 
-/// The type that a buffer's letter means for items of that size.
+/// The type of a buffer's items, by the letter and size of an item.
 pub(crate) fn of_format(format: &CStr, item_bytes: usize) -> Result<DType, String> {
     let text = format.to_str().unwrap_or("?");
     let foreign = text.starts_with(['>', '!']) && item_bytes > 1;
@@ -102,7 +102,7 @@ pub(crate) fn of_format(format: &CStr, item_bytes: usize) -> Result<DType, Strin
     })
 }
 
-/// The type that an array interface's code means.
+/// The type of an array interface's code.
 pub(crate) fn of_typestr(text: &str) -> Result<DType, String> {
     let unknown =
         || format!("a message cannot have elements of the type '{text}'; convert them first");
@@ -128,8 +128,8 @@ pub(crate) fn of_typestr(text: &str) -> Result<DType, String> {
     })
 }
 
-/// The type that a user names: `"float32"`, `numpy.float32`, `numpy.dtype("<f4")`,
-/// `torch.float32`, or what numpy can make a type of.
+/// The type that a user names: `"float32"`, `numpy.float32`, `numpy.dtype("<f4")`, `torch.float32`, or anything that
+/// `numpy.dtype()` takes.
 pub(crate) fn of_object(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     let py = object.py();
     let native = match object.getattr_opt("isnative")? {

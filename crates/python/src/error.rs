@@ -1,4 +1,4 @@
-//! Rust's errors as Python's exceptions, which `rgaps/_errors.py` defines.
+//! Converts Rust's errors to Python's exceptions, which `rgaps/_errors.py` defines.
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -22,13 +22,13 @@ fn class<'py>(py: Python<'py>, name: &'static str) -> PyResult<Bound<'py, PyType
     Ok(found.cast_into::<PyType>()?)
 }
 
-/// Whether an exception that Python code raised may be answered in our own way: it is an `Exception`. Others, such as
-/// `KeyboardInterrupt`, always reach the user.
+/// Whether our code may handle an exception that Python code raised: only an `Exception`. Others, such as `KeyboardInterrupt`,
+/// always reach the user.
 pub(crate) fn is_answerable(error: &PyErr) -> bool {
     Python::attach(|py| error.is_instance_of::<PyException>(py))
 }
 
-/// What Python code gave, or none where it raised an exception that is answerable.
+/// The value that Python code returned, or None if it raised an `Exception`. Fails with other exceptions.
 pub(crate) fn unless_raised<T>(outcome: Result<T, impl Into<PyErr>>) -> PyResult<Option<T>> {
     match outcome.map_err(Into::into) {
         Ok(value) => Ok(Some(value)),
@@ -37,7 +37,7 @@ pub(crate) fn unless_raised<T>(outcome: Result<T, impl Into<PyErr>>) -> PyResult
     }
 }
 
-/// Warns by the category of that name, at the user's line. An error where the user makes warnings errors.
+/// Issues a warning of the category of that name, at the user's line. Fails if the user makes warnings errors.
 pub(crate) fn warn(py: Python<'_>, category: &'static str, message: &str) -> PyResult<()> {
     let category = class(py, category)?;
     let place = py.import("rgaps._place")?;
@@ -45,7 +45,7 @@ pub(crate) fn warn(py: Python<'_>, category: &'static str, message: &str) -> PyR
     Ok(())
 }
 
-/// The handle was closed; `what` names it.
+/// The error `Closed`. `what` is the kind of the handle.
 pub(crate) fn closed(what: &str) -> PyErr {
     let text = match what {
         "loan" => "the loan is closed: it was published or discarded before; take a new one with publisher.loan()",
@@ -64,7 +64,7 @@ pub(crate) fn invalid(message: impl Into<String>) -> PyErr {
     raise("InvalidArgument", message.into())
 }
 
-/// What Rust's and the daemon's texts advise, in words of Python: the arguments to give.
+/// Advice in the texts of Rust and the daemon, and its translation to arguments of Python.
 const IN_PYTHON: [(&str, &str); 6] = [
     (
         "publish transient-local, or subscribe volatile",
@@ -86,14 +86,14 @@ const IN_PYTHON: [(&str, &str); 6] = [
     ("request less", "lower history or max_loans"),
 ];
 
-/// A text of Rust or the daemon as Python code can follow it.
+/// A text of Rust or the daemon, with its advice translated to Python.
 pub(crate) fn in_python(text: String) -> String {
     IN_PYTHON
         .iter()
         .fold(text, |text, (rust, python)| text.replace(rust, python))
 }
 
-/// Becomes an exception of `rgaps._errors`.
+/// Converts an error to an exception of `rgaps._errors`.
 pub(crate) trait IntoPyErr {
     fn into_py_err(self) -> PyErr;
 }
@@ -182,7 +182,7 @@ impl IntoPyErr for HeaderError {
     }
 }
 
-/// A publish that waited for slow subscribers: names them.
+/// The error `BackPressured`, with the names of the slow subscribers and how long the publish waited.
 fn back_pressured(message: String, readers: Vec<SlowReader>, waited: Duration) -> PyErr {
     let error = raise("BackPressured", message);
     let names = readers

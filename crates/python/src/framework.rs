@@ -1,9 +1,8 @@
-//! Whose array a loan is filled as: what the with statement gives, and takes back at its end.
+//! The array through which a user fills a loan, in a with statement: of numpy or torch.
 //!
-//! At the end of the block the user's variable still refers to the array. So that the block can be
-//! published without a copy the array is emptied: it lets go of the bytes, and has none from then
-//! on. Where anything else refers to the array (a view of it does not, it refers to the bytes) it
-//! is left alone, and the loan is published by a copy like any loan with a live view.
+//! At the end of the with statement the user's variable still refers to the array. To publish without a copy, rgaps empties the
+//! array: it then has no bytes and no reference to the block. If anything else refers to the array, rgaps leaves it alone, and
+//! publishes a copy, as for any loan with a live view. (A view of the array refers to the bytes, not to the array.)
 
 use crate::error::unless_raised;
 use pyo3::ffi;
@@ -12,20 +11,20 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyType, PyWeakrefMethods, PyWeakrefReference};
 use rgaps::Domain;
 
-/// References to an array at the end of the block: ours, and the variable of the with statement.
+/// The references to an array at the end of the with statement: ours, and the user's variable.
 const REFERENCES: isize = 2;
 
-/// Who makes arrays of an element type.
+/// The library that makes arrays for a user's dtype.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Framework {
-    /// Nobody in particular: the loan itself, which has DLPack and the buffer protocol.
+    /// None: the user gets the loan itself, which has DLPack and the buffer protocol.
     Any,
     Numpy,
     Torch,
 }
 
 impl Framework {
-    /// Of an element type as the user named it.
+    /// The framework of a user's dtype.
     pub(crate) fn of(dtype: &Bound<'_, PyAny>) -> PyResult<Framework> {
         let py = dtype.py();
         if dtype.is_instance_of::<PyString>() {
@@ -35,8 +34,7 @@ impl Framework {
         if class.module()?.to_str()? == "torch" {
             return Ok(Framework::Torch);
         }
-        // A type of numpy's, or an object that describes one. If numpy was not imported yet, it
-        // is neither.
+        // A type of numpy, or a `numpy.dtype`. If numpy is not imported, it is neither.
         let loaded = py.import("sys")?.getattr("modules")?;
         let Some(numpy) = unless_raised(loaded.get_item("numpy"))? else {
             return Ok(Framework::Any);
@@ -64,22 +62,22 @@ impl Framework {
     }
 }
 
-/// What the with statement gave.
+/// An array that a loan gave to the user.
 pub(crate) struct Given {
     framework: Framework,
-    /// Weak, so that it goes with the user's variable and keeps no circle alive.
+    /// Weak, so that the array ends with the user's variable, and there is no reference cycle.
     array: Py<PyWeakrefReference>,
 }
 
 impl Given {
-    /// Makes an array over a loan, for the with statement; none: it gives the loan itself.
+    /// Makes an array over a loan or part. None: the user gets the loan or part itself.
     pub(crate) fn new<'py>(
         framework: Framework,
         loan: &Bound<'py, PyAny>,
         domain: Domain,
     ) -> PyResult<Option<(Given, Bound<'py, PyAny>)>> {
         let module = match framework {
-            // Numpy's types are cupy's, too: whoever writes on a GPU takes the loan.
+            // cupy uses numpy's types, too, so on a GPU the user gets the loan.
             Framework::Numpy if domain != Domain::Host => return Ok(None),
             framework => framework.module(),
         };
@@ -94,12 +92,12 @@ impl Given {
         Ok(Some((given, array)))
     }
 
-    /// Whether the array still is there.
+    /// Whether the array still exists.
     pub(crate) fn is_alive(&self, py: Python<'_>) -> bool {
         self.array.bind(py).upgrade().is_some()
     }
 
-    /// Takes the bytes away from the array, if nobody but the user's variable refers to it.
+    /// Empties the array, if only the user's variable refers to it.
     pub(crate) fn take_back(self, py: Python<'_>) -> PyResult<()> {
         static TORCH: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         static NUMPY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -107,7 +105,7 @@ impl Given {
         else {
             return Ok(());
         };
-        // SAFETY: a live object, while the interpreter is attached.
+        // SAFETY: `array` is a reference to the object, so it is alive, and we are attached.
         if unsafe { ffi::Py_REFCNT(array.as_ptr()) } > REFERENCES {
             return Ok(());
         }

@@ -1,14 +1,14 @@
-//! Shape, strides and element type of a block, as Python's protocols want them.
+//! Shape, strides and element type of a message, with the signed numbers that Python's protocols use.
 
 use rgaps::{DType, Tensor};
 use rgaps_layout::MAX_DIMS;
 
-/// What the bytes of a message are.
+/// The array that the bytes of a message are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
-    /// Bytes are unsigned 8-bit numbers where the message has no element type.
+    /// The element type; `U8` for plain bytes.
     pub(crate) dtype: DType,
-    /// Whether it has one.
+    /// Whether the message has an element type. False: plain bytes.
     pub(crate) typed: bool,
     ndim: usize,
     shape: [i64; MAX_DIMS],
@@ -31,8 +31,8 @@ impl Geometry {
         geometry
     }
 
-    /// Of a message's tensor, which lies within the message's bytes; where there is none, or it
-    /// has dimensions that no array has, the bytes.
+    /// The geometry of a message's tensor, which lies within the message's bytes. Plain bytes if there is no tensor, or if no
+    /// array can have its dimensions.
     pub(crate) fn of(tensor: Option<&Tensor>, bytes: u64) -> Geometry {
         tensor
             .and_then(Geometry::of_tensor)
@@ -45,8 +45,7 @@ impl Geometry {
         for (to, from) in shape.iter_mut().zip(tensor.shape.get(..ndim)?) {
             *to = i64::try_from(*from).ok()?;
         }
-        // An array that is empty may have any other dimensions; those that no memory could hold
-        // would overflow what Python's protocols compute of them.
+        // The other dimensions of an empty array may be huge. Refuse those whose product overflows, since consumers compute it.
         let mut lengths = shape[..ndim].iter().map(|length| (*length).max(1));
         let elements = lengths.try_fold(1i64, i64::checked_mul)?;
         elements.checked_mul(i64::try_from(tensor.dtype.element_bytes()).ok()?)?;
@@ -83,7 +82,7 @@ impl Geometry {
             .collect()
     }
 
-    /// Bytes of the elements, which are fewer than the message's where that has gaps.
+    /// The number of bytes of all elements, without gaps between them.
     pub(crate) fn elements_bytes(&self) -> i64 {
         self.shape().iter().product::<i64>() * self.element_bytes()
     }
@@ -93,7 +92,7 @@ impl Geometry {
         is_row_major(self.shape(), self.strides())
     }
 
-    /// Whether they do in column-major order.
+    /// Whether the elements lie one behind the other in column-major order.
     pub(crate) fn is_fortran(&self) -> bool {
         let reversed = |values: &[i64]| values.iter().rev().copied().collect::<Vec<_>>();
         is_row_major(&reversed(self.shape()), &reversed(self.strides()))

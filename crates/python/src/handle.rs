@@ -19,7 +19,7 @@ impl<T> Handle<T> {
         }
     }
 
-    /// Closes it; gives what it was, once.
+    /// Closes the handle. Returns the value at the first call, then None.
     pub(crate) fn take(&self) -> Option<T> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.take()
@@ -32,14 +32,14 @@ impl<T> Handle<T> {
 }
 
 impl<T: Clone> Handle<T> {
-    /// A clone to work with, which stays valid when the handle is closed meanwhile.
+    /// A clone of the value, which stays valid if the handle is closed meanwhile. Raises `Closed` for a closed handle.
     pub(crate) fn get(&self) -> PyResult<T> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.clone().ok_or_else(|| closed(self.name))
     }
 }
 
-/// Drops something that may wait for the daemon or for a GPU, without the interpreter.
+/// Drops a value detached from the interpreter, since dropping it may wait for the daemon or for a GPU.
 pub(crate) fn drop_detached<T: Send>(py: Python<'_>, value: T) {
     py.detach(|| drop(value));
 }

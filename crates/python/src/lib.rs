@@ -1,10 +1,9 @@
 //! rgaps for Python: the extension module `rgaps._rgaps`.
 //!
-//! A thin edge over the crate `rgaps`. What is Python's own is here: giving out the bytes of loans
-//! and samples by the buffer protocol, DLPack and the array interfaces (`buffer`, `dlpack`), and
-//! keeping the block for as long as anyone sees them (`owner`); waiting without the interpreter
-//! but with Ctrl-C (`wait`). What is easier in Python is in `python/rgaps`: exceptions, asyncio,
-//! numpy's types.
+//! A thin layer over the crate `rgaps`. It adds what Python needs: it exports the bytes of loans and samples by the buffer
+//! protocol, DLPack and the array interfaces (`buffer`, `dlpack`), keeps a block while any view of it lives (`owner`), and waits
+//! detached from the interpreter but interruptible by Ctrl-C (`wait`). Exceptions, asyncio and numpy's types are easier to
+//! write in Python: they are in `python/rgaps`.
 
 #![warn(clippy::too_many_lines)]
 

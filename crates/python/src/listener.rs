@@ -1,4 +1,4 @@
-//! Callbacks.
+//! Listeners: threads that call Python callbacks.
 
 use crate::argument;
 use crate::error::IntoPyErr;
@@ -9,10 +9,10 @@ use rgaps::{ClientError, Matched, RecvError};
 use rgaps_sync::lock;
 use std::sync::{Arc, Mutex, Weak};
 
-/// All that may be running, to be stopped before the interpreter ends.
+/// All listeners that may run. `_stop_listeners` stops them before the interpreter ends.
 static ALL: Mutex<Vec<Weak<Running>>> = Mutex::new(Vec::new());
 
-/// A thread that calls back. Dropping the last reference stops it.
+/// A listener's thread. Dropping the last reference stops it. None inside: stopped.
 pub(crate) struct Running(Mutex<Option<rgaps::Listener>>);
 
 impl Running {
@@ -20,10 +20,10 @@ impl Running {
         lock(&self.0).is_some()
     }
 
-    /// Stops it; the callback is not running any more afterwards, unless it is the caller.
+    /// Stops the thread. When this returns, the callback has returned, unless the callback itself calls this.
     fn stop(&self, py: Python<'_>) {
         let listener = lock(&self.0).take();
-        // Waits for the thread, which may wait for the interpreter.
+        // Detached: dropping waits for the thread, which may wait for the interpreter.
         py.detach(|| drop(listener));
     }
 }
@@ -51,12 +51,12 @@ impl Listeners {
         }
     }
 
-    /// What may wait for threads when it is dropped.
+    /// Takes the listeners. Drop them detached from the interpreter, since that may wait for their threads.
     pub(crate) fn take(&self) -> Vec<Arc<Running>> {
         std::mem::take(&mut *lock(&self.0))
     }
 
-    /// Calls back with each message.
+    /// Starts a listener that calls `callback` with each message, and `on_error` with each error.
     pub(crate) fn listen(
         &self,
         py: Python<'_>,
@@ -66,7 +66,7 @@ impl Listeners {
         on_error: Option<Py<PyAny>>,
     ) -> PyResult<Listener> {
         let handler = move |outcome: Result<rgaps::Sample, RecvError>| {
-            // None while the interpreter shuts down.
+            // Attaching fails while the interpreter shuts down.
             let _ = Python::try_attach(|py| {
                 let outcome = outcome
                     .map_err(IntoPyErr::into_py_err)
@@ -85,7 +85,7 @@ impl Listeners {
         Ok(self.add(listener.map_err(IntoPyErr::into_py_err)?))
     }
 
-    /// Calls back when members of the other side come and go; `on_matched` of a publisher or subscriber begins.
+    /// Starts a listener that calls `callback` with match events. `on_matched` is the publisher's or subscriber's method.
     pub(crate) fn on_matched(
         &self,
         callback: &Bound<'_, PyAny>,
@@ -94,9 +94,9 @@ impl Listeners {
         argument::callable("callback", callback)?;
         let callback = callback.clone().unbind();
         let handler = move |matched: Matched| {
-            // None while the interpreter shuts down.
+            // Attaching fails while the interpreter shuts down.
             let _ = Python::try_attach(|py| {
-                let called = as_tuple(py, &matched).and_then(|told| callback.call1(py, (told,)));
+                let called = as_tuple(py, &matched).and_then(|event| callback.call1(py, (event,)));
                 if let Err(error) = called {
                     error.write_unraisable(py, Some(callback.bind(py)));
                 }
@@ -120,7 +120,7 @@ fn as_tuple<'py>(py: Python<'py>, matched: &Matched) -> PyResult<Bound<'py, PyAn
     ))
 }
 
-/// Stops all listeners: a thread must not call into an interpreter that is shutting down.
+/// Stops all listeners. Python calls this at exit, since a thread must not call into an interpreter that shuts down.
 #[pyfunction]
 pub(crate) fn _stop_listeners(py: Python<'_>) {
     let all = std::mem::take(&mut *lock(&ALL));
@@ -164,7 +164,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let mut running = lock(&self.0).take();
-        // If it is the last reference, dropping it waits for the thread.
+        // Detached: dropping the last reference waits for the thread.
         let _ = Python::try_attach(|py| crate::handle::drop_detached(py, running.take()));
     }
 }

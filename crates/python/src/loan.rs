@@ -1,4 +1,4 @@
-//! Blocks that are being filled.
+//! Loans: blocks that a publisher fills.
 
 use crate::argument;
 use crate::buffer::{with_buffer, Exporter, View};
@@ -25,35 +25,36 @@ use std::sync::{Arc, Mutex};
 static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
 thread_local! {
-    /// What the next `_LoanBase()` becomes; see `sample.rs`.
+    /// The content of the next `_LoanBase()`: `wrap` sets it before it calls the class (see `sample.rs`).
     static NEXT: RefCell<Option<LoanBase>> = const { RefCell::new(None) };
 }
 
-/// A block that is being filled, without the buffer protocol.
+/// A loan, without the buffer protocol.
 #[pyclass(frozen, subclass, weakref, name = "_LoanBase", module = "rgaps")]
 pub(crate) struct LoanBase {
+    /// None: published or discarded.
     block: Mutex<Option<Arc<Block>>>,
     sender: Sender,
     form: Mutex<Form>,
     framework: Framework,
     given: Mutex<Vec<Given>>,
-    /// Of a loan with parts: whose arrays they become.
+    /// For a loan with parts: their names, and the framework whose arrays they become. None: the loan is one array.
     parts: Option<Vec<(String, Framework)>>,
     tag: AtomicU64,
     domain: Domain,
 }
 
-/// What a loan's bytes are to be.
+/// The array that a loan's bytes are.
 #[derive(Clone)]
 pub(crate) struct Form {
     pub(crate) dtype: DType,
     pub(crate) shape: Vec<u64>,
-    /// In elements; none for row-major order.
+    /// In elements; None for row-major order.
     pub(crate) strides: Option<Vec<i64>>,
 }
 
 impl Form {
-    /// The tensor, and how many bytes it has from its first element to its last.
+    /// The tensor, and the number of bytes from its first element to the end of its last.
     pub(crate) fn tensor(&self) -> PyResult<(Tensor, u64)> {
         let wrong = |error: rgaps::tensor::ShapeError| invalid(error.to_string());
         let Some(strides) = &self.strides else {
@@ -76,7 +77,7 @@ pub(crate) fn class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     Ok(class.bind(py))
 }
 
-/// A `rgaps.Loan`.
+/// Makes an `rgaps.Loan`.
 pub(crate) fn wrap<'py>(
     py: Python<'py>,
     loan: rgaps::Loan,
@@ -131,7 +132,7 @@ impl LoanBase {
         })
     }
 
-    /// The loan of a block without views; of one with views, a loan with a copy of its bytes.
+    /// Takes the block's loan if the block has no views. Otherwise returns a new loan with a copy of the bytes, and warns.
     fn take_loan(
         &self,
         py: Python<'_>,
@@ -152,8 +153,8 @@ impl LoanBase {
         );
         warn(py, "CopyWarning", &message)?;
         let mut copy = sender.loan(py, bytes)?;
-        // SAFETY: the block is mapped for its length as long as `block` has the loan, which it
-        // keeps while views of it live.
+        // SAFETY: `block` still has the loan, since `take_unshared` did not take it, and the loan keeps `bytes` bytes mapped at
+        // the address. Our reference keeps `block` until the copy is done.
         py.detach(|| unsafe { order::copy(&mut copy, 0, block.address, bytes, &[stream]) })
             .map_err(IntoPyErr::into_py_err)?;
         block.with_loan(|loan| {
@@ -166,7 +167,7 @@ impl LoanBase {
         Ok(copy)
     }
 
-    /// The stream behind which the loan is published.
+    /// The stream behind which the loan is published. `named` is the user's argument.
     fn stream(
         &self,
         py: Python<'_>,
@@ -213,9 +214,9 @@ impl LoanBase {
             .map_err(IntoPyErr::into_py_err)
             .and_then(|()| sender.publish(py, &mut loan, stream));
         match loan {
-            // The loan can be published again.
+            // It failed, and the loan can be published again.
             Some(unpublished) if !is_copy => *block = Arc::new(Block::new(unpublished)),
-            // Published, lost, or a copy, which is of no more use.
+            // It was published or lost, or it is a copy, which is dropped.
             _ => {}
         }
         outcome
@@ -230,7 +231,7 @@ impl LoanBase {
         let mut block = self.take()?;
         let outcome = self.publish_block(py, sender, &mut block, stream);
         match &outcome {
-            // Nothing is left to wait for: the interpreter is not let go of, which may take long to get back.
+            // Dropping waits for nothing, so stay attached: attaching again may take long.
             Ok(_) if !block.has_loan() => drop(block),
             Ok(_) => drop_block(self.domain, block),
             Err(_) if block.has_loan() => self.put_back(block),
@@ -539,7 +540,7 @@ impl LoanBase {
         if this.domain != Domain::Host {
             return Err(PyAttributeError::new_err("the bytes are not on the host"));
         }
-        // Not an address: through a memoryview it is known how long it is used.
+        // A memoryview instead of an address, so that rgaps knows how long the consumer uses the bytes.
         this.interface(py, PyMemoryView::from(slf.as_any())?.into_any())
     }
 
@@ -561,7 +562,7 @@ impl LoanBase {
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let this = slf.get();
         if this.parts.is_some() {
-            // The parts are the arrays.
+            // The user takes the arrays of the parts from the loan.
             return Ok(slf.as_any().clone());
         }
         match Given::new(this.framework, slf.as_any(), this.domain)? {
@@ -601,8 +602,8 @@ impl LoanBase {
         module.call_method1("leave", (slf, !exception.is_none()))
     }
 
-    /// The end of a with statement: takes the array back that it gave, and discards the loan after an
-    /// exception. Whether the loan is to be published.
+    /// Ends a with statement: empties the arrays that the loan gave, and discards the loan after an exception. Returns whether
+    /// the loan should be published.
     fn _is_filled(&self, py: Python<'_>, failed: bool) -> PyResult<bool> {
         let given = std::mem::take(&mut *lock(&self.given));
         if self.open() {
@@ -632,7 +633,7 @@ impl LoanBase {
         self.block()?.with_loan(|loan| beside.set(loan))
     }
 
-    /// Copies an array of a part's element type and shape into it.
+    /// Copies an array into a part. The array must have the part's element type and shape.
     fn write_part(&self, py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let source = Source::of(&part::detached(value)?, None)?;
         let block = self.take()?;
@@ -665,7 +666,7 @@ impl LoanBase {
     ) -> PyResult<Bound<'py, PyAny>> {
         let block = self.block()?;
         if self.domain != Domain::Host {
-            // The consumer writes on that stream: the loan is published behind it.
+            // The consumer writes on this stream, so publishing must come behind its work.
             if let Some(stream) = order::of_consumer(stream)? {
                 block.record(stream);
             }

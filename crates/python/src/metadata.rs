@@ -11,7 +11,7 @@ use pyo3::types::{
 use rgaps::{Header, HeaderError, Value, HEADER_DEPTH_MAX};
 use std::collections::BTreeMap;
 
-/// What a caller wants to travel beside a message.
+/// The metadata of a message, from a call's arguments.
 pub(crate) enum Beside {
     Nothing,
     Header(Header),
@@ -101,8 +101,8 @@ fn key_of(key: &Bound<'_, PyAny>) -> PyResult<String> {
     }
 }
 
-/// `place` is what errors call the value; `depth` containers are around it.
-fn value_of(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Value> {
+/// A value of a header. Errors call it `path`, such as `meta['a'][0]`; `depth` is the number of containers around it.
+fn value_of(object: &Bound<'_, PyAny>, path: &str, depth: usize) -> PyResult<Value> {
     if depth > HEADER_DEPTH_MAX {
         return Err(HeaderError::TooDeep.into_py_err());
     }
@@ -117,7 +117,7 @@ fn value_of(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Va
             Some(signed) => Some(Value::Int(signed)),
             None => unless_raised(object.extract())?.map(Value::Unsigned),
         };
-        return value.ok_or_else(|| invalid(format!("{place} does not fit in 64 bits")));
+        return value.ok_or_else(|| invalid(format!("{path} does not fit in 64 bits")));
     }
     if object.is_instance_of::<PyFloat>() {
         return Ok(Value::Float(object.extract()?));
@@ -132,7 +132,7 @@ fn value_of(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Va
     if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
         let mut values = Vec::new();
         for (index, item) in object.try_iter()?.enumerate() {
-            values.push(value_of(&item?, &format!("{place}[{index}]"), depth + 1)?);
+            values.push(value_of(&item?, &format!("{path}[{index}]"), depth + 1)?);
         }
         return Ok(Value::List(values));
     }
@@ -141,23 +141,23 @@ fn value_of(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Va
         for item in mapping.items()? {
             let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
             let key = key_of(&key)?;
-            let value = value_of(&value, &format!("{place}['{key}']"), depth + 1)?;
+            let value = value_of(&value, &format!("{path}['{key}']"), depth + 1)?;
             values.insert(key, value);
         }
         return Ok(Value::Map(values));
     }
     // Numbers and arrays of numpy, tensors of torch.
     if let Some(to_list) = object.getattr_opt("tolist")? {
-        return value_of(&to_list.call0()?, place, depth);
+        return value_of(&to_list.call0()?, path, depth);
     }
     Err(invalid(format!(
-        "{place} is of type {}; a header can have None, bool, int, float, str, bytes, arrays, and lists and dictionaries \
+        "{path} is of type {}; a header can have None, bool, int, float, str, bytes, arrays, and lists and dictionaries \
          of these",
         type_name(object)?
     )))
 }
 
-/// A header as a dictionary that cannot be changed: a change would not reach the message.
+/// A header as a read-only dictionary, since a change of it would not reach the message.
 pub(crate) fn to_mapping<'py>(
     py: Python<'py>,
     header: &Header,

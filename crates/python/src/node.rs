@@ -68,7 +68,8 @@ fn default_name(py: Python<'_>) -> PyResult<String> {
     Ok(name)
 }
 
-/// The configuration of this process with what the user gave: a file, or keys to set over it, which are named.
+/// The configuration of this process with the user's arguments: a file, or keys that override it. Also returns the names of
+/// the overridden keys.
 fn configuration(
     config: Option<&Bound<'_, PyAny>>,
     realm: Option<String>,
@@ -103,7 +104,7 @@ fn configuration(
     Ok((config, keys.map(|argument| argument.key).collect()))
 }
 
-/// Rules of remapping as a configuration has them.
+/// The rules of remapping in the form of the configuration, `FROM:=TO`.
 fn rules(remap: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     let pairs = match mapping(remap)? {
         Some(rules) => unless_raised(rules.items()?.extract::<Vec<(String, String)>>())?,
@@ -120,7 +121,7 @@ fn rules(remap: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     Ok(pairs.into_iter().map(rule).collect())
 }
 
-/// Keys of a mapping, with dots between those of mappings in it.
+/// Appends the keys of a mapping to `arguments`. Keys of nested mappings are joined by dots.
 fn flatten(
     keys: &Bound<'_, PyMapping>,
     prefix: &str,
@@ -141,9 +142,9 @@ fn flatten(
     Ok(())
 }
 
-/// A value of the configuration.
+/// Converts a value of the argument `config` to TOML.
 fn setting(key: &str, value: &Bound<'_, PyAny>) -> PyResult<toml::Value> {
-    // A bool is an int in Python.
+    // Before int, since bool is a subclass of int.
     if value.is_instance_of::<PyBool>() {
         return Ok(value.is_truthy()?.into());
     }
@@ -176,14 +177,14 @@ fn setting(key: &str, value: &Bound<'_, PyAny>) -> PyResult<toml::Value> {
     }))
 }
 
-/// The folder of the programs that the wheel carries.
+/// The folder of the programs in the wheel.
 fn bin_dir(py: Python<'_>) -> PyResult<PathBuf> {
     py.import("rgaps._bin")?.getattr("FOLDER")?.extract()
 }
 
 fn history(history: &Bound<'_, PyAny>) -> PyResult<History> {
     let messages = (1, u64::from(MAX_DEPTH));
-    // Within the limits, the numbers fit.
+    // Within the limits, the number fits in u32.
     if let Some(n) = integer(history, "history", messages)? {
         return Ok(History::KeepLast(n as u32));
     }
@@ -204,7 +205,7 @@ fn history(history: &Bound<'_, PyAny>) -> PyResult<History> {
     })
 }
 
-/// The name of a topic's type, or the one that element type and shape have.
+/// The type name to declare: `name`, or the one that the element type and shape make.
 fn type_name(
     name: &str,
     dtype: Option<&Bound<'_, PyAny>>,
@@ -220,7 +221,7 @@ fn type_name(
     }
 }
 
-/// Warns a new member of a topic of others that do not match it.
+/// Warns the user that members of the topic do not match a new publisher or subscriber.
 fn warn_of_mismatches(
     py: Python<'_>,
     topic: &str,
@@ -237,7 +238,7 @@ fn warn_of_mismatches(
     warn(py, "MismatchWarning", &text)
 }
 
-/// Says which keys of `config=` a daemon that ran before does not have.
+/// The warning for keys of `config=` that have no effect, since a daemon with another configuration runs already.
 fn ineffective_settings(keys: &[String]) -> String {
     format!(
         "argument config: no effect of {}, since the daemon that runs was started with another configuration; these keys \
@@ -251,7 +252,7 @@ fn late(late: Option<&Bound<'_, PyAny>>) -> PyResult<Late> {
         return Ok(Late::Nothing);
     };
     if let Some(n) = integer(late, "late", (0, u64::from(u32::MAX)))? {
-        // Within the limits, it fits.
+        // Within the limits, the number fits in u32.
         return Ok(if n == 0 {
             Late::Nothing
         } else {
@@ -279,7 +280,7 @@ fn slow_reader(policy: &str) -> PyResult<SlowReaderPolicy> {
     }
 }
 
-/// How many messages wait for a subscriber.
+/// The length of a subscriber's queue; None: all that publishers keep.
 fn depth(depth: Option<u32>, keep: Option<&str>) -> PyResult<Option<u32>> {
     match (keep, depth) {
         (None, depth) => Ok(depth),
@@ -293,14 +294,14 @@ fn depth(depth: Option<u32>, keep: Option<&str>) -> PyResult<Option<u32>> {
     }
 }
 
-/// The slowest acceptable path.
+/// The slowest acceptable path; None: any path.
 fn path(require: Option<&str>) -> PyResult<Option<PathKind>> {
     let path = require.map(str::parse).transpose();
     path.map_err(|error| invalid(format!("require: {error}")))
 }
 
 impl Node {
-    /// What the daemon answered, as dictionaries and lists.
+    /// Asks the daemon, and returns its answer as dictionaries and lists.
     fn ask<'py, T: Serialize + Send>(
         &self,
         py: Python<'py>,
@@ -343,7 +344,7 @@ impl Node {
         for warning in address.warnings() {
             warn(py, "ConfigWarning", &warning)?;
         }
-        // A daemon that recovers, or goes just now, cannot say; the settings then have what effect they have.
+        // A daemon that recovers or stops right now does not answer; then there is no warning.
         let without = py.detach(|| node.settings_without_effect(&keys));
         match without.unwrap_or_default().as_slice() {
             [] => {}
@@ -556,10 +557,10 @@ impl Node {
         Ok(Subscriber::new(Receiver { subscriber, node }))
     }
 
-    /// Forwards messages between a device topic and the topic ``topic``, in the same domain, until the result is closed.
+    /// Forwards messages between a device topic and the topic ``topic``, in the same domain, until the returned bridge is closed.
     ///
-    /// Where kernels publish, subscribers of ``topic`` receive ordinary samples, whose tag is the message's sequence number in
-    /// the device topic; reliable ones hold the kernel back. Other processes open the device topic with `open_device`.
+    /// If kernels publish, subscribers of ``topic`` receive ordinary samples, whose tag is the message's sequence number in the
+    /// device topic. Reliable subscribers back-pressure the kernel. Other processes open the device topic with `open_device`.
     ///
     /// Args:
     ///     topic: Name of the ordinary topic.
@@ -581,7 +582,7 @@ impl Node {
     ///
     /// Args:
     ///     topic: Name of the ordinary topic.
-    ///     domain: The GPU whose kernels use it. Default: None, the one that it is on.
+    ///     domain: The GPU whose kernels use it. Default: None, the GPU that has its memory.
     ///     publishes: Whether kernels of this process publish. Default: False, they receive.
     #[pyo3(signature = (topic, *, domain=None, publishes=false))]
     fn open_device(
@@ -669,7 +670,7 @@ impl Node {
             .map_err(IntoPyErr::into_py_err)
     }
 
-    /// Closes this handle. The connection ends when the node's publishers, subscribers, loans and samples are gone, too.
+    /// Closes this handle. The connection ends when the node's publishers, subscribers, loans and samples have ended, too.
     fn close(&self, py: Python<'_>) {
         drop_detached(py, self.node.take());
     }
@@ -692,7 +693,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         let mut node = self.node.take();
-        // Ending the connection waits for its thread. None while the interpreter shuts down.
+        // Ending the connection waits for its thread, so it is done detached. Attaching fails while the interpreter shuts down.
         let _ = Python::try_attach(|py| drop_detached(py, node.take()));
     }
 }

@@ -1,5 +1,4 @@
-//! Order on streams: the one place where handles of streams come in from Python and go out to
-//! `rgaps`.
+//! Stream order: the only module that converts stream handles of Python into streams of `rgaps`.
 
 use crate::argument::about;
 use crate::error::{invalid, unless_raised, IntoPyErr};
@@ -9,7 +8,7 @@ use rgaps::{Domain, RecvError, Stream, Unpublished};
 use rgaps_client::bindings::{Patience, PatientLoan};
 use std::time::Duration;
 
-/// The default stream of CUDA, as the array API standard numbers it.
+/// CUDA's default stream by its number in the array API standard.
 pub(crate) const LEGACY: Stream = Stream(1);
 
 /// A stream that a user names: its handle as a number, or an object of torch, cupy or numba. None
@@ -22,11 +21,11 @@ pub(crate) fn named(object: Option<&Bound<'_, PyAny>>) -> PyResult<Stream> {
         let Some(handle) = object.getattr_opt(name)? else {
             continue;
         };
-        // A number mostly; an attribute that is not there costs more than the rest.
+        // Try a number first: it is the usual case, and a failed attribute lookup is slow.
         if let Some(handle) = unless_raised(handle.extract())? {
             return Ok(Stream(handle));
         }
-        // numba's is an object of ctypes.
+        // numba's handle is an object of ctypes.
         let handle = handle.getattr_opt("value")?.unwrap_or(handle);
         if handle.is_none() {
             return Ok(Stream(0));
@@ -42,8 +41,8 @@ pub(crate) fn named(object: Option<&Bound<'_, PyAny>>) -> PyResult<Stream> {
     })
 }
 
-/// The stream that a consumer names to `__dlpack__`, as the array API standard numbers them: none
-/// means the default one, -1 that the consumer sees to the order itself (here: no stream).
+/// The stream that a consumer names to `__dlpack__`, by the numbers of the array API standard. None is the default stream. For
+/// -1 this returns None: the consumer orders its work itself.
 pub(crate) fn of_consumer(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Stream>> {
     let Some(object) = object.filter(|object| !object.is_none()) else {
         return Ok(Some(LEGACY));
@@ -67,18 +66,18 @@ pub(crate) fn current_of_torch(py: Python<'_>, ordinal: i32) -> PyResult<Stream>
     handle.extract().map(Stream)
 }
 
-/// Work that is queued on `stream` from now on reads the sample: it comes behind the publisher's,
-/// and the block is kept until it has finished.
+/// Prepares reads by work that is queued on `stream` from now on: that work waits for the publisher's work, and the block stays
+/// until it has finished.
 pub(crate) fn before_reading(sample: &rgaps::Sample, stream: Stream) -> PyResult<()> {
     sample.wait_on(stream).map_err(IntoPyErr::into_py_err)
 }
 
-/// The CPU reads the sample from now on. Waits, but others run meanwhile, and Ctrl-C works.
+/// Prepares reads by the CPU: waits until the bytes are complete. Other threads run meanwhile, and Ctrl-C works.
 pub(crate) fn before_reading_on_cpu(py: Python<'_>, sample: &rgaps::Sample) -> PyResult<()> {
     synchronize(py, sample, None).map(drop)
 }
 
-/// Waits until the sample's bytes are there. False: not in time.
+/// Waits until the sample's bytes are complete. False: they were not before the time-out.
 pub(crate) fn synchronize(
     py: Python<'_>,
     sample: &rgaps::Sample,
@@ -105,7 +104,7 @@ pub(crate) fn to_name(sample: &rgaps::Sample) -> PyResult<Option<Stream>> {
     Ok(Some(LEGACY))
 }
 
-/// Has `stream` wait for the work that is queued on the others.
+/// Makes `stream` wait for the work that is queued on the others.
 pub(crate) fn join(
     loan: &rgaps::Loan,
     others: &[Stream],
@@ -119,7 +118,7 @@ pub(crate) fn join(
     Ok(())
 }
 
-/// The default stream has two names.
+/// Maps both numbers of the default stream to one.
 fn default_as_one(stream: Stream) -> Stream {
     match stream.0 {
         0 => LEGACY,
@@ -127,10 +126,10 @@ fn default_as_one(stream: Stream) -> Stream {
     }
 }
 
-/// Gives a loan back behind the work on all these streams.
+/// Returns a loan's block behind the work on all these streams.
 pub(crate) fn discard(loan: rgaps::Loan, streams: &[Stream]) {
     let last = streams.last().copied().unwrap_or(Stream(0));
-    // Where that fails the context is lost, and with it the work.
+    // Fails only if the CUDA context is lost; then the work has ended, too.
     let _ = join(&loan, streams, last);
     loan.discard_on(last);
 }
@@ -144,8 +143,8 @@ pub(crate) fn publish(
     loan.publish_with(stream, patience)
 }
 
-/// Copies bytes of this process, of the host or of a GPU, into a loan behind the work queued on
-/// the streams `after`. They may be changed and freed when it returns.
+/// Copies bytes of this process, on the host or a GPU, into a loan, behind the work queued on the streams `after`. The source
+/// may change or end when this returns.
 ///
 /// # Safety
 /// `source` is readable for `bytes` bytes until the call returns.
@@ -165,8 +164,8 @@ pub(crate) unsafe fn copy(
     if loan.domain() != Domain::Host {
         join(loan, &after, last)?;
     }
-    // SAFETY: the source is readable until the work has finished, which is waited for: only torch
-    // says when memory that it gave out is used again, and it copies by itself.
+    // SAFETY: our caller promises that `bytes` bytes are readable at `source` until we return, and `wait_for` below returns
+    // only when the copy has finished.
     unsafe { loan.copy_from_on(at, source, bytes, last)? };
     loan.wait_for(last)
 }

@@ -1,4 +1,4 @@
-//! What keeps bytes that Python code sees.
+//! Ownership of bytes that Python code sees: each view keeps its block, or its copy.
 
 use crate::error::closed;
 use crate::handle::drop_detached;
@@ -12,30 +12,30 @@ use rgaps_sync::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Keeps a view's bytes. May be dropped on any thread, attached to the interpreter or not.
+/// Keeps a view's bytes until it is dropped. Any thread may drop it, attached to the interpreter or not.
 pub(crate) enum Owner {
-    /// A received block: not reused before this is dropped.
+    /// A received block.
     Sample(#[allow(dead_code)] SampleView),
-    /// A block that is being filled.
+    /// A loaned block.
     Loan(#[allow(dead_code)] LoanView),
-    /// A copy that is the view's own.
+    /// The view's own copy, on the host.
     Copy(#[allow(dead_code)] Box<[u8]>),
-    /// The same on a GPU.
+    /// The view's own copy, on a GPU.
     DeviceCopy(#[allow(dead_code)] DeviceBuffer),
     /// A part of a chunk of a recording.
     Recorded(#[allow(dead_code)] Bytes),
 }
 
-/// Views of received blocks in host memory, which forked children have pointers to and cannot read.
+/// The number of views of received blocks in host memory. A forked child has pointers to these blocks, but cannot read them.
 static HOST_VIEWS: AtomicUsize = AtomicUsize::new(0);
 
-/// How many views of received blocks in host memory there are.
+/// The number of views of received blocks in host memory.
 #[pyfunction]
 pub(crate) fn _host_views() -> usize {
     HOST_VIEWS.load(Ordering::Relaxed)
 }
 
-/// A view of a received block; counted.
+/// A view of a received block. `HOST_VIEWS` counts those in host memory.
 pub(crate) struct SampleView(Arc<Held>);
 
 impl SampleView {
@@ -59,7 +59,7 @@ impl Drop for SampleView {
 pub(crate) struct Held {
     pub(crate) sample: rgaps::Sample,
     topic: Arc<str>,
-    /// What views look at instead of the block, where writes are looked for.
+    /// A copy that views see instead of the block, with `RGAPS_DEBUG=writes`.
     shadow: OnceLock<Shadow>,
 }
 
@@ -72,21 +72,21 @@ impl Held {
         }
     }
 
-    /// Address of the bytes that views look at.
+    /// The address of the bytes that views see: the block's, or its shadow's.
     pub(crate) fn view_address(&self, py: Python<'_>) -> PyResult<u64> {
         if !shadow::is_wanted() {
             return Ok(self.sample.address());
         }
         if self.shadow.get().is_none() {
             let made = Shadow::new(py, &self.sample)?;
-            // Another thread's may have been first.
+            // Fails if another thread was faster; then its shadow is used.
             let _ = self.shadow.set(made);
         }
         let shadow = self.shadow.get();
         Ok(shadow.map_or(self.sample.address(), Shadow::address))
     }
 
-    /// Warns if somebody wrote to the message. Looks once, when nobody has a view any more.
+    /// Warns if somebody wrote to the message. Call it when the last view has ended; it checks only once.
     pub(crate) fn warn_of_writes(&mut self, py: Python<'_>) -> PyResult<()> {
         let Some(shadow) = self.shadow.take() else {
             return Ok(());
@@ -104,7 +104,7 @@ impl Drop for Held {
         if self.shadow.get().is_none() {
             return;
         }
-        // None while the interpreter shuts down.
+        // Attaching fails while the interpreter shuts down.
         let _ = Python::try_attach(|py| {
             if let Err(error) = self.warn_of_writes(py) {
                 error.write_unraisable(py, None);
@@ -113,7 +113,7 @@ impl Drop for Held {
     }
 }
 
-/// A block that is being filled, and the streams on which work may still write it.
+/// A loaned block, and the streams whose queued work may still write it.
 pub(crate) struct Block {
     loan: Mutex<Option<rgaps::Loan>>,
     views: AtomicUsize,
@@ -131,16 +131,16 @@ impl Block {
         }
     }
 
-    /// A view, of a block that was not published yet.
+    /// A new view of the block; None if its loan was taken.
     pub(crate) fn view(self: &Arc<Self>) -> Option<LoanView> {
         let loan = lock(&self.loan);
         loan.as_ref()?;
-        // Under the lock, so that `take_unshared` cannot miss it.
+        // Counted under the lock, so that `take_unshared` sees it.
         self.views.fetch_add(1, Ordering::Relaxed);
         Some(LoanView(self.clone()))
     }
 
-    /// The loan, if no view of it lives.
+    /// Takes the loan, unless a view of the block lives.
     pub(crate) fn take_unshared(&self) -> Option<rgaps::Loan> {
         let mut loan = lock(&self.loan);
         match self.views.load(Ordering::Acquire) {
@@ -149,7 +149,7 @@ impl Block {
         }
     }
 
-    /// Works with the loan, if it was not taken.
+    /// Calls `work` with the loan; fails if the loan was taken.
     pub(crate) fn with_loan<R>(
         &self,
         work: impl FnOnce(&mut rgaps::Loan) -> PyResult<R>,
@@ -160,7 +160,7 @@ impl Block {
         }
     }
 
-    /// Whether the loan was not taken.
+    /// Whether the block still has its loan.
     pub(crate) fn has_loan(&self) -> bool {
         lock(&self.loan).is_some()
     }
@@ -173,7 +173,7 @@ impl Block {
         remember(&self.streams, stream);
     }
 
-    /// Has `stream` wait for the work on all streams that were recorded.
+    /// Makes `stream` wait for the work on all recorded streams, and forgets these.
     pub(crate) fn join(&self, stream: Stream) -> Result<(), rgaps::LoanError> {
         let streams = std::mem::take(&mut *lock(&self.streams));
         match lock(&self.loan).as_ref() {
@@ -182,7 +182,7 @@ impl Block {
         }
     }
 
-    /// The stream that was recorded last.
+    /// The last recorded stream.
     pub(crate) fn last_stream(&self) -> Option<Stream> {
         lock(&self.streams).last().copied()
     }
@@ -197,23 +197,24 @@ impl Drop for Block {
     }
 }
 
-/// A view of a block that is being filled; counted.
+/// A view of a loaned block. The block counts its views.
 pub(crate) struct LoanView(Arc<Block>);
 
 impl Drop for LoanView {
     fn drop(&mut self) {
-        // Release what the view's user wrote; `take_unshared` acquires it.
+        // Release the writes through the view; pairs with the Acquire in `take_unshared`.
         self.0.views.fetch_sub(1, Ordering::Release);
     }
 }
 
-/// Drops what may wait for a GPU, whose work may in turn wait for the interpreter.
+/// Drops a block. Drops a GPU's block detached from the interpreter, since that may wait for GPU work, which may itself wait
+/// for a thread that needs the interpreter.
 pub(crate) fn drop_block<T: Send>(domain: Domain, block: T) {
     if domain == Domain::Host {
         return drop(block);
     }
     let mut block = Some(block);
-    // None while the interpreter shuts down.
+    // Attaching fails while the interpreter shuts down.
     let _ = Python::try_attach(|py| drop_detached(py, block.take()));
     drop(block);
 }

@@ -20,18 +20,18 @@ use std::sync::{Arc, Weak};
 static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
 thread_local! {
-    /// What the next `_PartBase()` becomes; see `sample.rs`.
+    /// The content of the next `_PartBase()`: `wrap` sets it before it calls the class (see `sample.rs`).
     static NEXT: RefCell<Option<PartBase>> = const { RefCell::new(None) };
 }
 
-/// The message that a part is of.
+/// The message that a part belongs to.
 pub(crate) enum Whole {
     Sample(Arc<Held>),
     /// Weak, so that a part keeps no loan open.
     Loan(Weak<Block>),
 }
 
-/// A part without the buffer protocol.
+/// A part, without the buffer protocol.
 #[pyclass(frozen, subclass, weakref, name = "_PartBase", module = "rgaps")]
 pub(crate) struct PartBase {
     whole: Whole,
@@ -51,7 +51,7 @@ pub(crate) fn class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     Ok(class.bind(py))
 }
 
-/// A `rgaps.Part`.
+/// Makes an `rgaps.Part`.
 pub(crate) fn wrap<'py>(
     py: Python<'py>,
     whole: Whole,
@@ -70,7 +70,7 @@ pub(crate) fn wrap<'py>(
     class.call0()
 }
 
-/// Whose array a part becomes where nobody has said so.
+/// The framework whose array a part becomes by default.
 pub(crate) fn framework(py: Python<'_>, domain: Domain) -> PyResult<Framework> {
     if domain == Domain::Host {
         return Ok(Framework::Numpy);
@@ -103,7 +103,7 @@ pub(crate) fn listed<T: AsRef<str>>(names: &[T]) -> String {
     format!("parts {}", names.join(", "))
 }
 
-/// An error unless a loan or a sample is one array: its bytes as one array would be no part's.
+/// Fails if a message has parts, since one array over all its bytes would be meaningless.
 pub(crate) fn check_single<T: AsRef<str>>(what: &str, names: &[T]) -> PyResult<()> {
     match names.first() {
         None => Ok(()),
@@ -115,15 +115,15 @@ pub(crate) fn check_single<T: AsRef<str>>(what: &str, names: &[T]) -> PyResult<(
     }
 }
 
-/// A `KeyError` for a part that is not there.
+/// The `KeyError` for an unknown part.
 pub(crate) fn unknown(error: &impl std::fmt::Display) -> PyErr {
     PyKeyError::new_err(error.to_string())
 }
 
-/// Parts that a loan is to have: names, element types, shapes, and whose arrays they become.
+/// The parts of a new loan: names, element types, shapes, and the frameworks whose arrays they become.
 pub(crate) type Wanted = Vec<(String, DType, Vec<u64>, Framework)>;
 
-/// What `loan({name: (shape, dtype)})` asks for.
+/// The parts that `loan({name: (shape, dtype)})` asks for.
 pub(crate) fn wanted(
     parts: &Bound<'_, PyDict>,
     domain: Domain,
@@ -146,7 +146,7 @@ pub(crate) fn wanted(
     Ok(wanted)
 }
 
-/// A tensor of torch without its history, which DLPack does not carry; anything else as it is.
+/// A tensor of torch without its gradient history, with which torch refuses DLPack; any other object unchanged.
 pub(crate) fn detached<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     match object.getattr_opt("detach")? {
         Some(detach) => detach.call0(),
@@ -171,7 +171,7 @@ pub(crate) fn specs(wanted: &Wanted) -> Vec<PartSpec<'_>> {
     specs.collect()
 }
 
-/// Bytes of a message with these parts.
+/// The size in bytes of a message with these parts.
 pub(crate) fn total_bytes(specs: &[PartSpec<'_>]) -> PyResult<u64> {
     let bytes = PartSpec::total_bytes(specs).map_err(LoanError::from);
     bytes.map_err(IntoPyErr::into_py_err)
@@ -182,7 +182,7 @@ impl PartBase {
         let is_host = self.domain == Domain::Host;
         let (address, readonly, owner) = match &self.whole {
             Whole::Sample(held) => {
-                // In a forked child there is nothing at the address.
+                // Fails in a forked child, where nothing is mapped at the address.
                 if is_host {
                     held.sample.as_slice().map_err(IntoPyErr::into_py_err)?;
                 }
@@ -258,7 +258,7 @@ impl Exporter for PartBase {
 }
 
 impl PartBase {
-    /// The bytes when they are all there.
+    /// A view of the bytes, once the work that writes them has finished.
     fn arrow_view(&self, py: Python<'_>) -> PyResult<View> {
         let Whole::Sample(held) = &self.whole else {
             return Err(PyBufferError::new_err(

@@ -18,29 +18,30 @@ use rgaps_client::bindings::{Patience, PatientPublisher};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Whether calls wait for room and memory.
+/// Whether calls wait for room in the ring and for memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waits {
     Yes,
-    /// They raise `rgaps._asyncio.WouldWait`, for that module, which waits elsewhere. `overdue`: the publisher's
-    /// deadline is over, so its policy for slow readers decides.
+    /// They raise `WouldWait` to `rgaps._asyncio`, which waits in another thread. `overdue`: the publisher's deadline has
+    /// passed, so its policy for slow readers decides.
     No {
         overdue: bool,
     },
 }
 
-/// A publisher and how long it waits. Waits for memory are a slice long, so that they can be interrupted; the
-/// user's time is kept here.
+/// A publisher and the user's time-outs. The Rust publisher waits for at most a slice at a time, so that Ctrl-C can interrupt
+/// it; the whole time-outs are here.
 #[derive(Clone)]
 pub(crate) struct Sender {
     pub(crate) publisher: rgaps::Publisher,
-    /// None: for ever.
+    /// How long a publish waits for slow subscribers; None: without limit.
     pub(crate) deadline: Option<Duration>,
+    /// How long a loan waits for memory; None: without limit.
     pub(crate) loan_timeout: Option<Duration>,
     pub(crate) waits: Waits,
-    /// The type of its messages, where that is a tensor's.
+    /// The declared type of its messages, if that is a tensor's; else None.
     pub(crate) declared: Option<Arc<TensorType>>,
-    /// Whose element type it was declared with.
+    /// The framework of the dtype with which the user declared it.
     pub(crate) framework: Framework,
 }
 
@@ -79,7 +80,7 @@ impl Sender {
         }
     }
 
-    /// An error in a forked child.
+    /// Fails in a forked child.
     pub(crate) fn check(&self) -> PyResult<()> {
         let checked = self.publisher.wait_for_subscribers(0, Duration::ZERO);
         checked.map(|_| ()).map_err(IntoPyErr::into_py_err)
@@ -92,8 +93,8 @@ impl Sender {
         }
     }
 
-    /// Whether a message of that size may be filled: one that would have to wait for readers is filled later, by who
-    /// must not wait.
+    /// Raises `WouldWait` if this sender must not wait and publishing `bytes` bytes would wait for readers. The caller then
+    /// has not filled the message yet, and tries again later.
     pub(crate) fn check_room(&self, py: Python<'_>, bytes: u64) -> PyResult<()> {
         if self.waits != (Waits::No { overdue: false }) {
             return Ok(());
@@ -110,7 +111,7 @@ impl Sender {
         self.loan_by(py, bytes, loan, |publisher| publisher.try_loan(bytes))
     }
 
-    /// A loan for parts that have so many bytes together.
+    /// A loan for parts of `bytes` bytes in total.
     fn loan_parts(
         &self,
         py: Python<'_>,
@@ -151,7 +152,7 @@ impl Sender {
         }
     }
 
-    /// Publishes; leaves the loan there where that fails and it can be tried again.
+    /// Publishes the loan. If that fails and a retry is possible, leaves the loan in `loan`.
     pub(crate) fn publish(
         &self,
         py: Python<'_>,
@@ -183,7 +184,7 @@ impl Sender {
     }
 }
 
-/// Publishes; none: a reliable subscriber would have to be waited for. Leaves the loan there where it can be
+/// Tries to publish. Returns None if it would have to wait for a reliable subscriber. Leaves the loan in `loan` if it can be
 /// published again.
 fn attempt(
     loan: &mut Option<rgaps::Loan>,
@@ -226,7 +227,7 @@ impl Publisher {
     }
 }
 
-/// A shape: a number, or a sequence of numbers.
+/// The lengths of a shape, from a number or a sequence of numbers.
 fn shape(object: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     let lengths = match unless_raised(object.extract::<i64>())? {
         Some(length) => vec![length],
@@ -249,7 +250,7 @@ fn shape(object: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
         .collect()
 }
 
-/// Strides in bytes as strides in elements.
+/// Converts strides in bytes to strides in elements.
 fn in_elements(strides: &[i64], dtype: DType) -> PyResult<Vec<i64>> {
     let each = dtype.element_bytes() as i64;
     let strides = strides.iter().map(|stride| match stride % each {
@@ -261,7 +262,7 @@ fn in_elements(strides: &[i64], dtype: DType) -> PyResult<Vec<i64>> {
     strides.collect()
 }
 
-/// Has torch copy a tensor into a loan, which then is published on the stream of the copy.
+/// Lets torch copy a tensor into a loan, and publishes the loan behind the stream of the copy.
 fn put_by_torch(
     py: Python<'_>,
     sender: Sender,
@@ -287,7 +288,7 @@ fn put_by_torch(
     loan.cast::<LoanBase>()?.get().publish(py, stream)
 }
 
-/// Copies arrays into one message, as its parts.
+/// Publishes a copy of arrays as one message with parts.
 fn put_parts(
     py: Python<'_>,
     sender: &Sender,
@@ -321,7 +322,7 @@ fn put_parts(
     sender.publish(py, &mut Some(loan), order::named(stream)?)
 }
 
-/// A loan with parts, each named with its shape and element type.
+/// A loan with parts. `parts` maps each name to a pair of shape and element type.
 fn loan_parts<'py>(
     py: Python<'py>,
     sender: Sender,
@@ -341,7 +342,7 @@ fn loan_parts<'py>(
         strides: None,
     };
     let framework = match sender.publisher.domain() {
-        // The loan itself is filled part by part; on a GPU it is published behind torch's current stream.
+        // The user fills the parts one by one; a loan on a GPU with parts for torch is published behind torch's current stream.
         Domain::Cuda(_) if wanted.iter().any(|part| part.3 == Framework::Torch) => Framework::Torch,
         _ => Framework::Any,
     };
@@ -569,7 +570,7 @@ impl Publisher {
         Ok(Publisher::new(sender.with(Waits::No { overdue })))
     }
 
-    /// For `rgaps._asyncio`: seconds that are waited at most for ``"room"`` or ``"memory"``; None: for ever.
+    /// For `rgaps._asyncio`: how many seconds to wait for ``"room"`` or ``"memory"``; None: without limit.
     fn _limit(&self, what: &str) -> PyResult<Option<f64>> {
         let sender = self.sender.get()?;
         let limit = match what {
@@ -579,7 +580,7 @@ impl Publisher {
         Ok(limit.map(|limit| limit.as_secs_f64()))
     }
 
-    /// For the threads of `rgaps._asyncio`: waits for room, at most ``seconds``.
+    /// For the threads of `rgaps._asyncio`: waits for room, at most ``seconds``. Returns False if there is none then.
     fn _wait_for_room(&self, py: Python<'_>, bytes: u64, seconds: f64) -> PyResult<bool> {
         let publisher = self.sender.get()?.publisher;
         let slice = crate::wait::duration("seconds", seconds)?;
@@ -587,13 +588,13 @@ impl Publisher {
             .map_err(IntoPyErr::into_py_err)
     }
 
-    /// For the threads of `rgaps._asyncio`: leases memory for a loan, waiting for a slice. Without memory it raises,
-    /// if this is the ``last`` time.
+    /// For the threads of `rgaps._asyncio`: leases memory for a loan, and waits for at most a slice. If there is still no
+    /// memory, it raises if this is the ``last`` try.
     fn _wait_for_memory(&self, py: Python<'_>, bytes: u64, last: bool) -> PyResult<()> {
         let publisher = self.sender.get()?.publisher;
         py.detach(|| match publisher.loan(bytes) {
             Err(error) if last || !is_shortage(&error) => Err(error.into_py_err()),
-            // What was loaned goes back to the publisher's own memory, where the caller finds it.
+            // Dropping the loan returns its block to the publisher's arena, where the caller's next try finds it.
             _ => Ok(()),
         })
     }
@@ -705,14 +706,14 @@ impl Publisher {
 
 impl Drop for Publisher {
     fn drop(&mut self) {
-        // Leaving asks the daemon, and a listener that nobody else keeps waits for its thread.
+        // Dropped detached: leaving asks the daemon, and the last reference to a listener waits for its thread.
         let mut parts = Some((self.sender.take(), self.listeners.take()));
-        // None while the interpreter shuts down.
+        // Attaching fails while the interpreter shuts down.
         let _ = Python::try_attach(|py| drop_detached(py, parts.take()));
     }
 }
 
-/// A time-out of the user's as one of a publisher's own, at most a slice.
+/// The user's time-out (None: without limit), and the time-out of the Rust publisher, which is at most a slice.
 pub(crate) fn sliced(name: &str, seconds: Option<f64>) -> PyResult<(Option<Duration>, Duration)> {
     let whole = timeout(name, seconds)?;
     let slice = whole.map_or(crate::wait::SLICE, |whole| whole.min(crate::wait::SLICE));

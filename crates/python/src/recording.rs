@@ -1,4 +1,4 @@
-//! Recordings: `rgaps.open()`, and the messages that it gives.
+//! Recordings: `rgaps.open()`, and recorded messages.
 
 use crate::arrow::arrow_methods;
 use crate::buffer::{with_buffer, Exporter, View};
@@ -21,11 +21,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
-/// Elements that lie at a multiple of this need no copy, whatever their type.
+/// The largest alignment in bytes that an element type needs. Elements at a multiple of it need no copy.
 const ALIGN_MAX: u64 = 16;
 
 thread_local! {
-    /// What the next `_RecordedBase()` becomes; see `sample.rs`.
+    /// The content of the next `_RecordedBase()`: `wrap` sets it before it calls the class (see `sample.rs`).
     static NEXT: RefCell<Option<RecordedBase>> = const { RefCell::new(None) };
 }
 
@@ -51,8 +51,8 @@ pub(crate) struct Recording {
 /// Args:
 ///     path: The file.
 ///     topics: A topic or a pattern, or several. Default: all topics.
-///     start: Where to begin, in seconds from the file's own first message, as ``rgaps info`` counts them. What transient-local
-///         publishers had published before comes first. Default: 0.
+///     start: Where to begin, in seconds from the first message of the file, as ``rgaps info`` counts them. The earlier messages
+///         that transient-local publishers kept come first. Default: 0.
 ///
 /// Raises:
 ///     RecordingNotFound: There is no such file.
@@ -100,7 +100,7 @@ pub(crate) fn open(
 
 #[pymethods]
 impl Recording {
-    /// What is in the file, as a dictionary: the JSON of ``rgaps info``.
+    /// The contents of the file as a dictionary: the JSON of ``rgaps info``.
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let text = serde_json::to_string(&self.recording.info());
         let text = text.map_err(|error| PyTypeError::new_err(error.to_string()))?;
@@ -131,8 +131,8 @@ impl Recording {
     }
 }
 
-/// The messages of a recording, one after the other. `Damaged` tells of a damaged chunk or message; the next call goes on after
-/// it.
+/// The messages of a recording, one after the other. Raises `Damaged` for a damaged chunk or message; the next call continues
+/// after it.
 #[pyclass(frozen, name = "_Messages", module = "rgaps")]
 pub(crate) struct RecordedMessages {
     messages: Mutex<Messages>,
@@ -158,7 +158,7 @@ impl RecordedMessages {
     }
 }
 
-/// A message that was recorded, or a part of one, without the buffer protocol.
+/// A recorded message, or a part of one, without the buffer protocol.
 #[pyclass(
     frozen,
     subclass,
@@ -169,7 +169,7 @@ impl RecordedMessages {
 )]
 pub(crate) struct RecordedBase {
     message: Arc<Message>,
-    /// Of a part.
+    /// The name of the part; None for a whole message.
     name: Option<String>,
     bytes: Bytes,
     geometry: Geometry,
@@ -191,7 +191,7 @@ fn wrap(py: Python<'_>, base: RecordedBase) -> PyResult<Bound<'_, PyAny>> {
     class.call0()
 }
 
-/// The geometry of bytes that a file describes; none if its array lies outside of them.
+/// The geometry of bytes by the description in the file; None if the described array exceeds the bytes.
 fn geometry(tensor: Option<&Tensor>, bytes: &Bytes) -> Option<Geometry> {
     let length = bytes.len() as u64;
     let fits =
@@ -264,7 +264,7 @@ impl RecordedBase {
 }
 
 impl Exporter for RecordedBase {
-    /// Without a copy, unless elements of several bytes do not lie where arrays want them.
+    /// A view without a copy, unless the elements are not aligned to their size.
     fn view(&self, _py: Python<'_>) -> PyResult<View> {
         let address = self.bytes.as_ptr() as u64;
         let align = (self.geometry.element_bytes() as u64).clamp(1, ALIGN_MAX);
@@ -314,7 +314,7 @@ impl RecordedBase {
         self.name.as_deref()
     }
 
-    /// Where the bytes are: always ``"host"``.
+    /// The domain that holds the bytes: always ``"host"``.
     #[getter]
     fn domain(&self) -> String {
         self.domain.to_string()
@@ -433,8 +433,8 @@ impl RecordedBase {
         PyList::new(py, self.keys())?.try_iter()
     }
 
-    /// A read-only numpy array over the bytes. It is a view of the file's chunk, without a copy, unless elements of several bytes
-    /// do not lie where numpy wants them. A message with parts has an array for each: ``message["rgb"]``.
+    /// A read-only numpy array over the bytes. It is a view of the file's chunk, without a copy, unless the elements are not aligned
+    /// to their size. A message with parts has an array for each: ``message["rgb"]``.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         part::check_single("message", &slf.get().keys())?;
         slf.py()
@@ -442,7 +442,7 @@ impl RecordedBase {
             .call_method1("as_array", (slf,))
     }
 
-    /// A torch tensor over the bytes, as `numpy` gives an array. Do not write to it.
+    /// A torch tensor over the bytes, without a copy if `numpy` makes none. Do not write to it.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         part::check_single("message", &slf.get().keys())?;
         slf.py()

@@ -1,4 +1,4 @@
-//! Received messages.
+//! Samples: received messages.
 
 use crate::argument;
 use crate::arrow::arrow_methods;
@@ -19,19 +19,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
 thread_local! {
-    /// What the next `_SampleBase()` becomes: the class with the buffer protocol is made at run
-    /// time, so a sample is made by calling it.
+    /// The content of the next `_SampleBase()`. The class with the buffer protocol is made at run time, so `wrap` can make a
+    /// sample only by calling that class, which takes its content from here.
     static NEXT: RefCell<Option<SampleBase>> = const { RefCell::new(None) };
 }
 
-/// What is left of a block in a sample.
+/// A sample's block.
 enum Hold {
-    /// Held, and whether its address was given to someone who keeps the sample and not the block.
+    /// Held. True: somebody got the block's address and keeps only the sample object, not the block.
     Held(Arc<Held>, bool),
+    /// Released. A block whose address somebody got stays until the sample object ends.
     Released(#[allow(dead_code)] Option<Arc<Held>>),
 }
 
-/// A received message without the buffer protocol.
+/// A sample, without the buffer protocol.
 #[pyclass(
     frozen,
     subclass,
@@ -64,7 +65,7 @@ pub(crate) fn class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     Ok(class.bind(py))
 }
 
-/// A `rgaps.Sample`.
+/// Makes an `rgaps.Sample`.
 pub(crate) fn wrap<'py>(
     py: Python<'py>,
     sample: rgaps::Sample,
@@ -102,7 +103,7 @@ impl SampleBase {
         }
     }
 
-    /// The block's address, for someone who will keep this object as long as he uses it.
+    /// The block's address, for a consumer that keeps this sample object while it uses the address.
     fn lend(&self, py: Python<'_>) -> PyResult<u64> {
         let address = self.held()?.view_address(py)?;
         match &mut *self.lock() {
@@ -160,7 +161,7 @@ impl SampleBase {
         if self.domain == Domain::Host {
             order::before_reading_on_cpu(py, &held.sample)?;
         } else if let Some(stream) = order::of_consumer(stream)? {
-            // The consumer reads on that stream.
+            // The consumer reads on this stream.
             order::before_reading(&held.sample, stream)?;
         }
         dlpack::export(py, self.domain, view, wanted, Some((&held.sample, 0)))
@@ -168,7 +169,7 @@ impl SampleBase {
 
     fn view_anywhere(&self, py: Python<'_>) -> PyResult<View> {
         let held = self.held()?;
-        // In a forked child there is nothing at the address.
+        // Fails in a forked child, where nothing is mapped at the address.
         if self.domain == Domain::Host {
             held.sample.as_slice().map_err(IntoPyErr::into_py_err)?;
         }
@@ -182,7 +183,7 @@ impl SampleBase {
 }
 
 impl SampleBase {
-    /// The bytes when they are all there.
+    /// A view of the bytes, once the work that writes them has finished.
     fn arrow_view(&self, py: Python<'_>) -> PyResult<View> {
         part::check_single("sample", &self.keys()?)?;
         let view = self.view_anywhere(py)?;
@@ -385,7 +386,7 @@ impl SampleBase {
         self.clone(py)
     }
 
-    /// Releases the block to its publisher, once all arrays and tensors over it are gone, too.
+    /// Releases the block to its publisher, once the last array or tensor over it has ended, too.
     ///
     /// Args:
     ///     stream: For a message on a GPU, a CUDA stream whose queued work reads it. The release is deferred until the work
@@ -409,7 +410,7 @@ impl SampleBase {
                 }
                 drop(hold);
                 let (looked, held) = match Arc::try_unwrap(held) {
-                    // The last: whoever wrote has an exception if warnings are errors.
+                    // No view is left, so check for writes here, where a warning that is an error reaches the user.
                     Ok(mut held) => (held.warn_of_writes(py), Ok(held)),
                     Err(shared) => (Ok(()), Err(shared)),
                 };

@@ -1,8 +1,8 @@
-//! Finding writes to samples: with `RGAPS_DEBUG=writes`, views of a sample are views of a copy, on
-//! which a write does no harm; when the last of them is gone the copy is looked at.
+//! Finds writes to samples. With `RGAPS_DEBUG=writes`, views of a sample see a writable copy, the shadow. When the last view has
+//! ended, the shadow's hash shows whether somebody wrote to it.
 //!
-//! Without it a write to a sample ends the process (host) or its context (GPU), since the mapping
-//! is read-only, which does not say whose line it was.
+//! Without the variable, mappings are read-only: a write to a sample ends the process (host) or its context (GPU), and nothing
+//! says which line of code wrote.
 
 use crate::device;
 use crate::error::{unless_raised, warn, IntoPyErr};
@@ -14,10 +14,10 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
 use std::sync::OnceLock;
 
-/// Names what to look for, comma-separated; so far `writes`.
+/// A comma-separated list of checks. The only one is `writes`.
 const VARIABLE: &str = "RGAPS_DEBUG";
 
-/// Whether writes to samples are looked for.
+/// Whether the user wants to find writes to samples.
 pub(crate) fn is_wanted() -> bool {
     static WANTED: OnceLock<bool> = OnceLock::new();
     *WANTED.get_or_init(|| {
@@ -26,11 +26,11 @@ pub(crate) fn is_wanted() -> bool {
     })
 }
 
-/// A copy of a sample's bytes, and what they were.
+/// A copy of a sample's bytes, and the hash of the original bytes.
 pub(crate) struct Shadow {
     memory: Memory,
     sum: u64,
-    /// The line that took the first view.
+    /// The line of Python code that took the first view.
     taken: String,
 }
 
@@ -39,7 +39,7 @@ enum Memory {
     Device(DeviceBuffer),
 }
 
-/// What was found.
+/// Who wrote to the message.
 pub(crate) enum Written {
     /// Something in this process wrote through a view.
     Here,
@@ -59,7 +59,7 @@ impl Shadow {
             Domain::Cuda(uuid) => {
                 let context = device::context(uuid)?;
                 let (from, count) = (bytes.as_ptr() as u64, bytes.len() as u64);
-                // SAFETY: the bytes are ours and outlive the call.
+                // SAFETY: `bytes` is ours and lives until `copy_of` returns, which waits for its copy.
                 let buffer = py.detach(|| unsafe { DeviceBuffer::copy_of(context, from, count) });
                 Memory::Device(buffer.map_err(IntoPyErr::into_py_err)?)
             }
@@ -69,7 +69,7 @@ impl Shadow {
         Ok(Shadow { memory, sum, taken })
     }
 
-    /// Address of the copy.
+    /// The address of the copy.
     pub(crate) fn address(&self) -> u64 {
         match &self.memory {
             Memory::Host(bytes) => bytes.as_ptr() as u64,
@@ -77,11 +77,11 @@ impl Shadow {
         }
     }
 
-    /// Whether the copy or the original has changed, once nobody uses the copy any more.
+    /// Checks whether the copy or the original has changed. Call it when no view of the copy is left.
     pub(crate) fn look(&self, sample: &rgaps::Sample) -> Option<Written> {
         let copied = match &self.memory {
             Memory::Host(bytes) => sum(bytes),
-            // What cannot be read was lost with its context.
+            // Reading fails if the context is lost; then there is nothing to check.
             Memory::Device(buffer) => sum(&buffer.read().ok()?),
         };
         if copied != self.sum {
@@ -92,7 +92,7 @@ impl Shadow {
         (sum(&bytes) != self.sum).then_some(Written::ByPublisher)
     }
 
-    /// Warns of what was found; an error where warnings are made errors.
+    /// Warns of the write. Fails if the user makes warnings errors.
     pub(crate) fn warn(
         &self,
         py: Python<'_>,

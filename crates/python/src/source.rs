@@ -1,4 +1,4 @@
-//! What `put` and `write` copy from: the buffer protocol, or DLPack.
+//! The sources of `put` and `write`: objects with the buffer protocol, DLPack or `__cuda_array_interface__`.
 
 use crate::argument::type_name;
 use crate::buffer::{self, RawBuffer};
@@ -17,10 +17,10 @@ use rgaps_layout::MAX_DIMS;
 use std::ffi::CStr;
 use std::os::raw::c_char;
 
-/// Most dimensions of what we read: more than a message has, so that the error is about that.
+/// The largest number of dimensions that we read. It is above a message's limit, so that the error is about that limit.
 const DIMS_MAX: usize = 64;
 
-/// Something to copy from, which is kept as long as this lives.
+/// Bytes to copy from, which this keeps alive.
 pub(crate) struct Source {
     /// Element type and shape, unless it is plain bytes.
     tensor: Option<(DType, Vec<u64>)>,
@@ -36,16 +36,16 @@ enum Memory {
 /// A filled `Py_buffer`.
 struct Buffer(RawBuffer);
 
-// SAFETY: the exporter keeps the memory until the release, which `Drop` does attached to the
-// interpreter; the pointers are only read.
+// SAFETY: the exporter keeps the memory until the release, which `Drop` does attached to the interpreter. Other threads only
+// read through the pointers.
 unsafe impl Send for Buffer {}
-// SAFETY: nothing changes what the exporter filled in before the release, and methods by `&self` only read it.
+// SAFETY: nothing changes the filled structure before its release, and methods with `&self` only read it.
 unsafe impl Sync for Buffer {}
 
 /// A DLPack tensor that we consumed.
 struct Tensor {
     address: u64,
-    /// The GPU's number in this process, where that is known; none on the host.
+    /// The GPU's number in this process; None on the host, or if it is unknown.
     device: Option<i32>,
     shape: Vec<i64>,
     /// In elements.
@@ -56,9 +56,9 @@ struct Tensor {
     _consumed: Consumed,
 }
 
-/// The producer's structure, to be deleted once.
+/// The producer's structure, whose deleter `Drop` calls once.
 enum Consumed {
-    /// There is none: the object itself keeps the memory, as long as the caller keeps that.
+    /// No structure: the Python object keeps the memory, and the caller keeps the object.
     Object,
     Plain(*mut Managed),
     Versioned(*mut ManagedVersioned),
@@ -66,13 +66,13 @@ enum Consumed {
 
 // SAFETY: DLPack lets the consumer delete on any thread.
 unsafe impl Send for Consumed {}
-// SAFETY: nothing is reached through it but by `Drop`.
+// SAFETY: only `Drop`, which has exclusive access, follows the pointer.
 unsafe impl Sync for Consumed {}
 
 /// Whether the object is a tensor of torch that torch can copy into a pool of that domain.
 pub(crate) fn is_torchs(object: &Bound<'_, PyAny>, pool: Domain) -> PyResult<bool> {
     let py = object.py();
-    // Only where it is there already: what is not imported has made no tensor.
+    // Does not import torch: if nobody has imported it, the object is not its tensor.
     let loaded = py.import("sys")?.getattr("modules")?;
     let Some(torch) = unless_raised(loaded.get_item("torch"))? else {
         return Ok(false);
@@ -91,7 +91,7 @@ fn unsupported(object: &Bound<'_, PyAny>) -> PyResult<Source> {
     let has_numpy = unless_raised(py.import("numpy"))?.is_some();
     let is_number = object.is_instance_of::<PyInt>() || object.is_instance_of::<PyFloat>();
     let is_list = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
-    // An image of PIL, a frame of pandas.
+    // For example an image of PIL or a frame of pandas.
     let has = |name| PyResult::Ok(unless_raised(object.hasattr(name))?.unwrap_or(false));
     let is_array_like = has("__array_interface__")? || has("__array__")?;
     let advice = match has_numpy {
@@ -113,7 +113,7 @@ fn unsupported(object: &Bound<'_, PyAny>) -> PyResult<Source> {
 }
 
 impl Source {
-    /// What Python code gave; `stream` is where work on it was queued, on a GPU.
+    /// A source from a Python object. `stream`: the stream whose queued work writes the object, if it is on a GPU.
     pub(crate) fn of(
         object: &Bound<'_, PyAny>,
         stream: Option<&Bound<'_, PyAny>>,
@@ -123,12 +123,12 @@ impl Source {
                 "a message cannot be made of text: give its bytes, text.encode()",
             ));
         }
-        // SAFETY: any object may be asked.
+        // SAFETY: `object` is a live object, and we are attached.
         if unsafe { buffer::PyObject_CheckBuffer(object.as_ptr()) } == 1 {
             match Source::of_buffer(object) {
                 Ok(source) => return Ok(source),
                 Err(error) if !is_answerable(&error) => return Err(error),
-                // Types of ml_dtypes; and what has both protocols may do better with the other.
+                // An array with a type of ml_dtypes, or an object whose DLPack may work where its buffer did not.
                 Err(error) => {
                     if let Some(source) = Source::of_numpy(object)? {
                         return Ok(source);
@@ -150,19 +150,19 @@ impl Source {
 
     fn of_buffer(object: &Bound<'_, PyAny>) -> PyResult<Source> {
         let mut raw = Box::new(Buffer(RawBuffer::empty()));
-        // SAFETY: the place is ours; on success it is released once, by `Buffer`'s drop.
+        // SAFETY: `raw.0` is ours to write. If the call fills it, `Buffer`'s drop releases it once.
         let code = unsafe {
             buffer::PyObject_GetBuffer(object.as_ptr(), &mut raw.0, buffer::FULL_READ_ONLY)
         };
         if code != 0 {
-            // Nothing was filled, so nothing is to be released.
+            // The call filled nothing, so `Buffer`'s drop must not release it.
             std::mem::forget(raw);
             return Err(PyErr::fetch(object.py()));
         }
         let view = &raw.0;
         let ndim = usize::try_from(view.ndim).unwrap_or(0).min(DIMS_MAX);
-        // SAFETY: the exporter was asked for shape and format, and fills `ndim` lengths and a C
-        // string; either may be null, which means no dimension, or bytes.
+        // SAFETY: we asked the exporter for shape and format, so it filled in `ndim` lengths and a C string. A null shape means
+        // no dimensions or one, a null format means bytes; both are checked.
         let (shape, format) = unsafe {
             let shape = match view.shape.is_null() {
                 true if ndim == 0 => Vec::new(),
@@ -221,8 +221,8 @@ impl Source {
         let arguments = PyDict::new(py);
         let mut after = Vec::new();
         if !on_host {
-            // The producer makes the default stream wait for its work, and we wait for that; and
-            // for the stream that the caller named.
+            // The producer makes the default stream wait for its work. The copy comes behind that stream, and behind the one
+            // that the caller names.
             arguments.set_item("stream", order::LEGACY.0)?;
             after = vec![order::LEGACY, order::named(stream)?];
         }
@@ -230,7 +230,7 @@ impl Source {
         let export = |arguments| object.call_method("__dlpack__", (), Some(arguments));
         let capsule = match export(&arguments) {
             Err(error) if error.is_instance_of::<PyTypeError>(py) => {
-                // Of before DLPack 1.0.
+                // The producer is older than DLPack 1.0.
                 arguments.del_item("max_version")?;
                 export(&arguments)?
             }
@@ -257,7 +257,7 @@ impl Source {
         })
     }
 
-    /// An array of numba, or of anything that has only this.
+    /// An array of numba, or of another library that has only `__cuda_array_interface__`.
     fn of_cuda_interface(
         object: &Bound<'_, PyAny>,
         stream: Option<&Bound<'_, PyAny>>,
@@ -276,15 +276,14 @@ impl Source {
             rgaps::tensor::contiguous(dtype, &shape).map_err(|error| invalid(error.to_string()))?;
         if let Some(strides) = optional("strides")? {
             let strides: Vec<i64> = strides.extract()?;
-            let each = dtype.element_bytes() as i64;
-            let strides: Vec<i64> = strides.iter().map(|stride| stride / each).collect();
-            let lengths: Vec<i64> = shape.iter().map(|length| *length as i64).collect();
-            if !is_row_major(&lengths, &strides) {
+            // These strides are in bytes, so an element counts as a last dimension of bytes.
+            let lengths = shape.iter().copied().chain([dtype.element_bytes()]);
+            let lengths: Vec<i64> = lengths.map(|length| length as i64).collect();
+            if !is_row_major(&lengths, &[&strides[..], &[1]].concat()) {
                 return Err(invalid("the array has gaps; make it contiguous first"));
             }
         }
-        // The stream that the interface names is the one to wait for; none means that there is
-        // nothing to wait for.
+        // The consumer must wait for the stream that the interface names; None: for nothing.
         let mut after = vec![order::named(stream)?];
         if let Some(named) = optional("stream")? {
             after.push(order::named(Some(&named))?);
@@ -311,7 +310,7 @@ impl Source {
         Some((*dtype, shape))
     }
 
-    /// Bytes of the elements.
+    /// The number of bytes of the elements.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -328,7 +327,8 @@ impl Source {
                 Some(bytes) => py.detach(|| loan.write(at, &bytes)),
                 None => {
                     let address = buffer.0.buf as u64;
-                    // SAFETY: the exporter keeps its `len` bytes until the buffer is released.
+                    // SAFETY: the buffer is contiguous (`gathered`), and the exporter keeps its `len` bytes, which are `self.bytes`,
+                    // until the buffer is released.
                     py.detach(|| unsafe { loan.copy_from(at, address, self.bytes) })
                 }
             },
@@ -339,15 +339,15 @@ impl Source {
 }
 
 impl Buffer {
-    /// The elements one behind the other, where they are not so already.
+    /// A copy of the elements in row-major order; None if the buffer has that order already.
     fn gathered(&self, py: Python<'_>) -> PyResult<Option<Vec<u8>>> {
         let order = b'C' as c_char;
-        // SAFETY: a filled view.
+        // SAFETY: `PyObject_GetBuffer` filled the view, and it is not released yet.
         if unsafe { buffer::PyBuffer_IsContiguous(&self.0, order) } == 1 {
             return Ok(None);
         }
         let mut bytes = vec![0; self.0.len as usize];
-        // SAFETY: the destination has the length of the view's elements.
+        // SAFETY: `bytes` has `len` bytes, the length of the view's elements; the view is filled and not released yet.
         let code = unsafe {
             let to = bytes.as_mut_ptr().cast();
             buffer::PyBuffer_ToContiguous(to, &self.0, self.0.len, order)
@@ -361,13 +361,13 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: filled by PyObject_GetBuffer and released here only. A source lives on the
-        // stack of a call from Python, so it is dropped attached.
+        // SAFETY: PyObject_GetBuffer filled it, and only this releases it. A source lives on the stack of a call from Python,
+        // so it is dropped attached.
         unsafe { buffer::PyBuffer_Release(&mut self.0) };
     }
 }
 
-/// Takes a capsule's tensor over.
+/// Takes a DLPack tensor over from its capsule.
 fn consume(
     capsule: &Bound<'_, PyAny>,
     device: Option<i32>,
@@ -375,11 +375,11 @@ fn consume(
 ) -> PyResult<(Tensor, DType)> {
     let pointer = capsule.as_ptr();
     let named = |name: &CStr| {
-        // SAFETY: any object may be asked.
+        // SAFETY: `pointer` is a live object, which `capsule` keeps, and we are attached.
         unsafe { ffi::PyCapsule_IsValid(pointer, name.as_ptr()) == 1 }
     };
-    // SAFETY: a capsule of these names points to these structures (DLPack's specification); the
-    // producer leaves it to us once the capsule is renamed.
+    // SAFETY: by DLPack's specification, a capsule of these names points to these structures, and its consumer owns the
+    // structure after it has renamed the capsule.
     let (consumed, tensor) = unsafe {
         if named(dlpack::VERSIONED_NAME) {
             let managed: *mut ManagedVersioned =
@@ -403,8 +403,8 @@ fn consume(
             ));
         }
     };
-    // SAFETY: the tensor is the producer's until `consumed` is dropped, and valid; shape and
-    // strides have `ndim` numbers, strides may be null for row-major order.
+    // SAFETY: the producer keeps the tensor valid until `consumed` is dropped. By DLPack's specification, shape and strides
+    // have `ndim` numbers; strides may be null, for row-major order.
     let (tensor, shape, strides) = unsafe {
         let tensor = &*tensor;
         let ndim = usize::try_from(tensor.ndim).unwrap_or(0).min(DIMS_MAX);
@@ -427,7 +427,7 @@ fn consume(
     Ok((tensor, dtype))
 }
 
-/// Whether a message can have such elements and such a shape.
+/// Fails unless a message can have this element type and shape.
 fn check_description(shape: &[i64], dtype: DType) -> PyResult<()> {
     if shape.len() > MAX_DIMS || shape.iter().any(|length| *length < 0) {
         return Err(invalid(format!(
@@ -471,8 +471,7 @@ impl Tensor {
         }
         let copied = py.detach(|| {
             if is_row_major(&self.shape, &self.strides) {
-                // SAFETY: the producer keeps the elements, of which there are that many bytes,
-                // until `_consumed` is dropped.
+                // SAFETY: the producer keeps the elements, `bytes` bytes, until `_consumed` is dropped.
                 return unsafe { order::copy(loan, at, self.address, bytes, &self.after) };
             }
             let mut gathered = Vec::with_capacity(bytes as usize);
@@ -486,11 +485,12 @@ impl Tensor {
     /// Appends the elements of the dimensions from `dim` on.
     ///
     /// # Safety
-    /// `from` is the address of the first of them, on the host.
+    /// `from` is the host address of their first element, and the producer keeps all of them until this returns.
     unsafe fn gather(&self, dim: usize, from: *const u8, to: &mut Vec<u8>) {
         if is_row_major(&self.shape[dim..], &self.strides[dim..]) {
             let elements = self.shape[dim..].iter().product::<i64>() as usize;
-            // SAFETY: so many elements lie one behind the other.
+            // SAFETY: these dimensions are row-major without gaps, so `elements` elements lie one behind the other from `from` on,
+            // and our caller promises that the producer keeps them.
             to.extend_from_slice(unsafe {
                 std::slice::from_raw_parts(from, elements * self.element_bytes)
             });
@@ -498,7 +498,7 @@ impl Tensor {
         }
         for index in 0..self.shape[dim] {
             let step = self.strides[dim] * index * self.element_bytes as i64;
-            // SAFETY: the stride leads to the next element of this dimension.
+            // SAFETY: `index` is below the dimension's length, so the stride leads to one of its elements, which the producer keeps.
             unsafe { self.gather(dim + 1, from.offset(step as isize), to) };
         }
     }
@@ -506,7 +506,7 @@ impl Tensor {
 
 impl Drop for Consumed {
     fn drop(&mut self) {
-        // SAFETY: taken over from its capsule, and deleted here only.
+        // SAFETY: `consume` took the structure over from its capsule, and only this deletes it.
         unsafe {
             match *self {
                 Consumed::Object => {}

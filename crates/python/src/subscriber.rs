@@ -14,7 +14,7 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A subscriber, and the node it is of.
+/// A subscriber and its node.
 #[derive(Clone)]
 pub(crate) struct Receiver {
     pub(crate) subscriber: rgaps::Subscriber,
@@ -27,13 +27,13 @@ pub(crate) struct Subscriber {
     receiver: Handle<Receiver>,
     topic: Arc<str>,
     listeners: Listeners,
-    /// Objects of `rgaps._asyncio.Waiters`, one per event loop.
+    /// The `rgaps._asyncio.Waiters` objects, one per event loop.
     waiters: Mutex<Vec<Py<PyAny>>>,
-    /// Why nothing came, as it was found last, and when. Only locked detached from the interpreter.
+    /// The last answer of [`Subscriber::silence`], and when it was found. Lock it only detached from the interpreter.
     silence: Mutex<Option<(Instant, String)>>,
 }
 
-/// How long what [`Subscriber::silence`] found is told again.
+/// How long [`Subscriber::silence`] repeats its last answer.
 const SILENCE_AGE_MAX: Duration = Duration::from_secs(1);
 
 impl Subscriber {
@@ -58,14 +58,14 @@ impl Subscriber {
     fn receive(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<rgaps::Sample>> {
         let timeout = timeout("timeout", seconds)?;
         let Receiver { subscriber, .. } = self.receiver.get()?;
-        // Mostly there is one, and then there is no need to let others run.
+        // Fast path: if a message is waiting, stay attached.
         if let Some(sample) = subscriber.try_recv().map_err(IntoPyErr::into_py_err)? {
             return Ok(Some(sample));
         }
         in_slices(py, timeout, |slice| {
             match subscriber.recv_timeout(slice) {
                 Ok(sample) => Ok(Some(sample)),
-                // Closed by another thread meanwhile?
+                // Fails if another thread has closed the subscriber meanwhile.
                 Err(RecvError::TimedOut(_)) => self.receiver.get().map(|_| None),
                 Err(error) => Err(error.into_py_err()),
             }
@@ -74,7 +74,7 @@ impl Subscriber {
 }
 
 impl Subscriber {
-    /// Nothing came in time.
+    /// The error that no message arrived in time.
     fn timed_out(&self, py: Python<'_>, seconds: f64) -> PyErr {
         let mut text = format!("no message on topic '{}' within {seconds} s", self.topic);
         if let Ok(receiver) = self.receiver.get() {
@@ -84,7 +84,7 @@ impl Subscriber {
         raise("TimedOut", text)
     }
 
-    /// Why nothing comes. Programs that receive with short time-outs ask often, and the answer may need the daemon.
+    /// Says why no message comes. Caches the answer, which may need the daemon: programs with short time-outs ask often.
     fn silence(&self, subscriber: &rgaps::Subscriber) -> String {
         let mut last = lock(&self.silence);
         match &*last {
@@ -197,7 +197,7 @@ impl Subscriber {
     ) -> PyResult<bool> {
         let timeout = crate::wait::timeout("timeout", timeout)?;
         let Receiver { subscriber, .. } = self.receiver.get()?;
-        // As in `receive`: mostly there is one.
+        // Fast path: if a message is waiting, stay attached.
         if subscriber
             .wait(Duration::ZERO)
             .map_err(IntoPyErr::into_py_err)?
@@ -278,7 +278,7 @@ impl Subscriber {
             .map_err(IntoPyErr::into_py_err)
     }
 
-    /// For `rgaps._asyncio`: the error that nothing came within ``seconds``.
+    /// For `rgaps._asyncio`: the error that no message arrived within ``seconds``.
     fn _timed_out<'py>(&self, py: Python<'py>, seconds: f64) -> Bound<'py, PyAny> {
         self.timed_out(py, seconds)
             .into_value(py)
@@ -286,14 +286,14 @@ impl Subscriber {
             .into_any()
     }
 
-    /// For `rgaps._asyncio`: what the tasks of an event loop wait with.
+    /// For `rgaps._asyncio`: the `Waiters` of an event loop, made by ``factory`` if there are none yet.
     fn _waiters<'py>(
         slf: &Bound<'py, Self>,
         event_loop: &Bound<'py, PyAny>,
         factory: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
-        // Taken out, since Python code runs here, which must not find the lock taken.
+        // Taken out of the lock: the Python code that runs below may call this method again.
         let known = std::mem::take(&mut *lock(&slf.get().waiters));
         let mut found = None;
         let mut kept = Vec::new();
@@ -302,7 +302,7 @@ impl Subscriber {
             if its_loop.is(event_loop) {
                 found = Some(waiter.clone_ref(py));
             }
-            // Those of loops that have ended go.
+            // Drops the waiters of closed loops.
             if !its_loop.call_method0("is_closed")?.is_truthy()? {
                 kept.push(waiter);
             }
@@ -319,8 +319,8 @@ impl Subscriber {
         Ok(found.into_bound(py))
     }
 
-    /// Closes the subscriber. It leaves the topic once all its samples, and all arrays and tensors over them, are gone. A
-    /// thread or task that waits for a message gets `Closed`; iterations end.
+    /// Closes the subscriber. It leaves the topic when its last sample, and the last array or tensor over one, has ended. In a
+    /// thread or task that waits for a message, this raises `Closed`; iterations end.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let receiver = self.receiver.take();
         self.listeners.stop(py);
@@ -371,9 +371,9 @@ impl Subscriber {
 
 impl Drop for Subscriber {
     fn drop(&mut self) {
-        // Leaving asks the daemon, and a listener that nobody else keeps waits for its thread.
+        // Dropped detached: leaving asks the daemon, and the last reference to a listener waits for its thread.
         let mut parts = Some((self.receiver.take(), self.listeners.take()));
-        // None while the interpreter shuts down.
+        // Attaching fails while the interpreter shuts down.
         let _ = Python::try_attach(|py| drop_detached(py, parts.take()));
     }
 }

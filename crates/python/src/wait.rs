@@ -1,14 +1,14 @@
-//! Waiting in slices without the interpreter, so that other threads run and Ctrl-C works.
+//! Waits in slices, detached from the interpreter, so that other threads run and Ctrl-C works.
 
 use crate::error::invalid;
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
 
-/// A wait looks for signals this often.
+/// How often a wait checks for signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
-/// A time-out as Python gives it, in seconds; None waits for ever. Check it before anything else, so that a
-/// wrong one fails whether or not there is something to wait for.
+/// The time-out that a user gives in seconds; None: without limit. Check it before anything else, so that an invalid one
+/// fails even if there is nothing to wait for.
 pub(crate) fn timeout(name: &str, seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let Some(seconds) = seconds else {
         return Ok(None);
@@ -21,7 +21,7 @@ pub(crate) fn timeout(name: &str, seconds: Option<f64>) -> PyResult<Option<Durat
     }
 }
 
-/// A length of time in seconds.
+/// A duration that a user gives in seconds.
 pub(crate) fn duration(name: &str, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|_| {
         invalid(format!(
@@ -30,8 +30,8 @@ pub(crate) fn duration(name: &str, seconds: f64) -> PyResult<Duration> {
     })
 }
 
-/// Calls `step` with at most a slice's time until it gives something, or until the time is over.
-/// `step` runs detached from the interpreter; between steps, signal handlers run and may raise.
+/// Calls `step` with at most a slice of time, again and again, until it returns Some or the time-out is over (then returns
+/// None). `step` runs detached from the interpreter; between steps, signal handlers run and may raise.
 pub(crate) fn in_slices<T: Send>(
     py: Python<'_>,
     timeout: Option<Duration>,

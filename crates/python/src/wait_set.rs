@@ -1,4 +1,4 @@
-//! Waiting for many topics at once.
+//! Wait sets: wait for many subscribers at once.
 
 use crate::argument;
 use crate::error::{invalid, IntoPyErr};
@@ -16,11 +16,11 @@ use std::sync::Mutex;
 ///     subscribers: The subscribers to attach at first. Default: none.
 #[pyclass(frozen, weakref, module = "rgaps")]
 pub(crate) struct WaitSet {
-    /// Made with the first subscriber's node. Only locked detached from the interpreter, since it
-    /// is held while waiting.
+    /// The wait set of the first subscriber's node; None before. Lock it only detached from the interpreter, since a thread
+    /// holds the lock while it waits.
     set: Mutex<Option<rgaps::WaitSet>>,
     members: Mutex<Vec<(Token, Py<Subscriber>)>>,
-    /// The process that made it: in a forked child the lock may be taken for ever.
+    /// The process that created it. In a forked child the lock may stay locked for ever, so calls fail.
     process: u32,
 }
 
@@ -52,7 +52,7 @@ impl WaitSet {
     /// Adds a subscriber. Fails if the subscriber is in a wait set: it may be in one at a time.
     ///
     /// Args:
-    ///     subscriber: A subscriber of any node of this process.
+    ///     subscriber: A subscriber of the same node as the others.
     fn attach(
         &self,
         py: Python<'_>,

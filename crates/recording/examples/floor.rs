@@ -1,5 +1,5 @@
-//! What `bench/record.py` compares a recorder with: the `mcap` crate alone, which writes so many messages of so many bytes to a
-//! file, in chunks without compression. Prints the seconds.
+//! The floor of `bench/record.py`: the crate `mcap` alone writes messages of a given number and size to a file, in chunks without
+//! compression. Prints the seconds.
 
 use mcap::records::MessageHeader;
 use mcap::WriteOptions;
@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::time::Instant;
 
-/// As large as the recorder's.
+/// The recorder's default.
 const CHUNK_BYTES: u64 = 4 << 20;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,7 +1,7 @@
-//! What a recording says about a publisher's messages: one MCAP channel for each publisher and message type.
+//! MCAP channels: a recording has one for each publisher and schema, whose metadata describes the publisher.
 
 use crate::jpeg;
-use crate::schema::Kind;
+use crate::schema::SchemaKind;
 use rgaps::{History, PublisherRow};
 use rgaps_ros2::Type;
 use std::collections::BTreeMap;
@@ -11,19 +11,19 @@ const TYPE: &str = "rgaps.type";
 const RELIABLE: &str = "rgaps.reliable";
 const TRANSIENT_LOCAL: &str = "rgaps.transient_local";
 const HISTORY: &str = "rgaps.history";
-/// What a bag of ROS 2 says of the publishers of a channel, in YAML.
+/// The key of a bag of ROS 2 for the quality of service of a channel's publishers, in YAML.
 const OFFERED: &str = "offered_qos_profiles";
 
-/// A channel as it is written. A file gets it with its first message.
+/// A channel of a recorder. Each file gets it with its first message of the channel.
 pub(crate) struct Described {
     /// Unique in the recorder.
     pub(crate) id: u64,
     pub(crate) topic: String,
     pub(crate) publisher_id: u64,
-    /// Late joiners get the publisher's history.
+    /// Whether late joiners get the publisher's history.
     pub(crate) transient_local: bool,
-    pub(crate) kind: Kind,
-    /// What the publisher declares.
+    pub(crate) kind: SchemaKind,
+    /// The type that the publisher declares.
     pub(crate) type_name: String,
     pub(crate) metadata: BTreeMap<String, String>,
 }
@@ -31,17 +31,18 @@ pub(crate) struct Described {
 /// How the messages of a channel are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coding {
-    /// By our schemas.
+    /// As an [`Envelope`](crate::schema::Envelope).
     Rgaps,
-    /// The same, as JPEG.
+    /// As a [`CompressedImage`](crate::jpeg::CompressedImage).
     Jpeg,
-    /// In CDR, of a bag of ROS 2, with a type that becomes arrays and a header.
+    /// In CDR, from a bag of ROS 2, with a type that rgaps decodes to arrays and a header.
     Ros2(&'static Type),
-    /// As the message's bytes.
+    /// The data of the record is the message.
     Plain,
 }
 
-/// What a channel says of its publisher and its messages. No row: the publisher left before anyone could ask.
+/// The metadata of a channel. `row`: the daemon's row of the publisher; None if the publisher left before anyone asked.
+/// `description`: of the first message, by [`describe`](crate::describe).
 pub fn metadata_of(
     publisher_id: u64,
     row: Option<&PublisherRow>,
@@ -62,14 +63,14 @@ pub fn metadata_of(
     metadata
 }
 
-/// A channel as it is read. Several publishers of a topic have several.
+/// A channel of a file. Each publisher of a topic has at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Channel {
     /// The name of the topic.
     pub topic: String,
-    /// The type that the publisher declared; of a file that rgaps did not write, the name of the schema.
+    /// The type that the publisher declared. In a file that rgaps did not write: the name of the schema.
     pub type_name: String,
-    /// The publisher: a random number. 0 in a file that rgaps did not write.
+    /// The random id of the publisher. 0 in a file that rgaps did not write.
     pub publisher_id: u64,
     /// Whether late joiners got the publisher's history.
     pub transient_local: bool,
@@ -79,36 +80,36 @@ pub struct Channel {
     pub history: u32,
     /// The name of the schema in the file.
     pub schema: String,
-    /// What the file says of the channel, in its words.
+    /// The channel's metadata, as the file has it.
     pub metadata: BTreeMap<String, String>,
     pub(crate) coding: Coding,
 }
 
 impl Channel {
     pub(crate) fn of(channel: &mcap::Channel<'_>) -> Channel {
-        let said = |key: &str| channel.metadata.get(key).map(String::as_str);
+        let value_of = |key: &str| channel.metadata.get(key).map(String::as_str);
         let schema = channel.schema.as_ref().map_or("", |schema| &schema.name);
-        let publisher_id = said(PUBLISHER).and_then(|id| u64::from_str_radix(id, 16).ok());
-        let history = said(HISTORY).and_then(|depth| depth.parse().ok());
+        let publisher_id = value_of(PUBLISHER).and_then(|id| u64::from_str_radix(id, 16).ok());
+        let history = value_of(HISTORY).and_then(|depth| depth.parse().ok());
         let is_cdr = channel.message_encoding == "cdr";
         let coding = match (publisher_id, rgaps_ros2::find(schema)) {
-            (Some(_), _) if schema == Kind::CompressedImage.name() => Coding::Jpeg,
+            (Some(_), _) if schema == SchemaKind::CompressedImage.name() => Coding::Jpeg,
             (Some(_), _) if !is_cdr => Coding::Rgaps,
             (None, Some(known)) if is_cdr => Coding::Ros2(known),
             _ => Coding::Plain,
         };
-        let offered = |key: &str, values: [&str; 2]| offers(said(OFFERED), key, values);
+        let offered = |key: &str, values: [&str; 2]| offers(value_of(OFFERED), key, values);
         Channel {
             topic: rgaps_session::bare_topic_name(&channel.topic).to_owned(),
             type_name: match publisher_id {
                 _ if coding == Coding::Jpeg => jpeg::TYPE.to_owned(),
-                Some(_) => said(TYPE).unwrap_or_default().to_owned(),
+                Some(_) => value_of(TYPE).unwrap_or_default().to_owned(),
                 None => schema.to_owned(),
             },
             publisher_id: publisher_id.unwrap_or_default(),
-            transient_local: said(TRANSIENT_LOCAL) == Some("true")
+            transient_local: value_of(TRANSIENT_LOCAL) == Some("true")
                 || offered("durability", ["1", "transient_local"]),
-            reliable: said(RELIABLE) != Some("false")
+            reliable: value_of(RELIABLE) != Some("false")
                 && !offered("reliability", ["2", "best_effort"]),
             history: history.unwrap_or(History::KeepLast(16).depth()),
             schema: schema.to_owned(),
@@ -118,7 +119,8 @@ impl Channel {
     }
 }
 
-/// Whether a publisher of a bag's channel had one of these values: a number in older releases, a word in newer ones.
+/// Whether a quality of service of the bag's publishers has one of these values. Older releases of ROS 2 write numbers, newer
+/// ones words.
 fn offers(profiles: Option<&str>, key: &str, values: [&str; 2]) -> bool {
     profiles.unwrap_or_default().lines().any(|line| {
         let pair = line.trim_start_matches(['-', ' ']).split_once(':');

@@ -1,4 +1,4 @@
-//! One chunk: from the file to its records, whose bytes are slices of the chunk's.
+//! Reads chunks and their records from a file. Messages are slices of the chunk's bytes, without a copy.
 
 use bytes::Bytes;
 use mcap::records::{op, ChunkHeader, MessageHeader, Record};
@@ -7,33 +7,33 @@ use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 
-/// Opcode and length, before each record.
+/// Bytes of the head of each record: its opcode and its length.
 pub(crate) const RECORD_HEAD: u64 = 9;
 
-/// Memory that is taken for a chunk before its bytes are decompressed.
+/// Most memory that is reserved for a chunk on the word of its header, before the bytes are decompressed.
 const UNSEEN_BYTES_MAX: u64 = 64 << 20;
 
 /// Where a chunk lies in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkRange {
-    /// Of its opcode.
+    /// Offset of its opcode in the file.
     pub(crate) at: u64,
-    /// With opcode and length.
+    /// Bytes of the record, with its head.
     pub(crate) bytes: u64,
     /// The log times of its messages.
     pub(crate) start_ns: u64,
     pub(crate) end_ns: u64,
-    /// It repeats messages of files before its own.
+    /// Whether the chunk repeats messages of earlier files.
     pub(crate) repeats: bool,
 }
 
-/// A message as it lies in a chunk.
+/// A message of a chunk, not decoded yet.
 pub(crate) struct Raw {
     pub(crate) header: MessageHeader,
     pub(crate) data: Bytes,
 }
 
-/// Reads the record at `at`, `bytes` long with its head. Returns its opcode and its body.
+/// Reads the record at `at`, which has `bytes` bytes with its head. Returns its opcode and its body.
 pub(crate) fn read_record(file: &File, at: u64, bytes: u64) -> std::io::Result<(u8, Vec<u8>)> {
     let bytes = usize::try_from(bytes).map_err(std::io::Error::other)?;
     let mut all = vec![0; bytes];
@@ -43,8 +43,7 @@ pub(crate) fn read_record(file: &File, at: u64, bytes: u64) -> std::io::Result<(
     Ok((opcode, all.split_off(head)))
 }
 
-/// The records of a chunk, decompressed and checked: all of them, or the reason why the chunk is damaged. `each` gets what is
-/// not a message.
+/// Reads, decompresses and checks a chunk. Returns all its messages, or why the chunk is damaged. Passes other records to `each`.
 pub(crate) fn read_chunk(
     file: &File,
     range: ChunkRange,
@@ -67,7 +66,7 @@ pub(crate) fn read_chunk(
     let records = decompress(&header, all.slice_ref(&data))?;
     let saved = header.uncompressed_crc;
     let calculated = crc32fast::hash(&records);
-    // 0: the writer has calculated none.
+    // 0 means that the writer calculated no checksum.
     if saved != 0 && saved != calculated {
         return Err(McapError::BadChunkCrc { saved, calculated });
     }
@@ -100,7 +99,7 @@ fn split_record(bytes: &[u8]) -> Result<(u8, &[u8], &[u8]), McapError> {
     Ok((head[0], body, rest))
 }
 
-/// A size that a damaged header claims takes little memory before the bytes are there.
+/// Decompresses a chunk. A damaged header may claim any size, so this reserves at most [`UNSEEN_BYTES_MAX`] in advance.
 fn decompress(header: &ChunkHeader, data: Bytes) -> Result<Bytes, McapError> {
     let size = header.uncompressed_size;
     let mut records = Vec::with_capacity(size.min(UNSEEN_BYTES_MAX) as usize);

@@ -2,8 +2,8 @@
 
 use rgaps_sync::{monotonic_ns, to_wall, wall_offset_ns};
 
-/// Turns the time of publishing, which is of the monotonic clock, into nanoseconds since 1970. The difference of the two
-/// clocks is taken once, so the time between two messages stays what it was when the wall clock is set.
+/// Turns publish times, which are on the monotonic clock, into nanoseconds since 1970. It reads the difference of the two
+/// clocks once, so setting the wall clock does not change the time between two messages.
 #[derive(Clone, Copy, Debug)]
 pub struct WallClock {
     offset_ns: i64,
@@ -11,7 +11,7 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// The difference of the clocks now.
+    /// Reads the current difference of the clocks.
     pub fn now() -> WallClock {
         let now_ns = monotonic_ns();
         let offset_ns = wall_offset_ns(now_ns);
@@ -21,7 +21,7 @@ impl WallClock {
         }
     }
 
-    /// A time of publishing as nanoseconds since 1970.
+    /// Converts a publish time to nanoseconds since 1970.
     pub fn wall_ns(self, monotonic_ns: u64) -> u64 {
         to_wall(monotonic_ns, self.offset_ns)
     }

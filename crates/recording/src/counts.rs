@@ -1,4 +1,4 @@
-//! What a recorder has done so far.
+//! The counters of a recorder.
 
 use rgaps_sync::lock;
 use serde::Serialize;
@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 
-/// Why a message is not in the recording.
+/// Why the recorder dropped a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Its publisher's history was full before the recorder read it, or it never reached this host.
+    /// The publisher overwrote the message before the recorder read it, or the message never reached this host.
     Missed,
     /// The disk was slower than the publishers, and the queue was full.
     QueueFull,
@@ -17,7 +17,7 @@ pub enum Reason {
     WriteFailed,
     /// The GPU work that writes the message did not finish, or the message could not be read.
     Unreadable,
-    /// It is no message of ROS 2, and the recording is a bag of ROS 2.
+    /// The recording is a bag of ROS 2, and the message is none of ROS 2.
     NotRos2,
 }
 
@@ -42,7 +42,7 @@ impl Reason {
         }
     }
 
-    /// In words.
+    /// Explains the reason to a user.
     pub fn explain(self) -> &'static str {
         match self {
             Reason::Missed => "overwritten by their publishers before the recorder read them",
@@ -54,22 +54,22 @@ impl Reason {
     }
 }
 
-/// What a [`Recorder`](crate::Recorder) has done so far.
+/// The counters of a [`Recorder`](crate::Recorder).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Topics that it reads.
+    /// Topics that the recorder reads.
     pub topics: u64,
     /// Messages in whole chunks of files.
     pub recorded: u64,
     /// Messages that are not in the recording.
     pub dropped: u64,
-    /// The same by reason; those with messages only.
+    /// The same by reason, without reasons that dropped nothing.
     pub dropped_by: BTreeMap<&'static str, u64>,
-    /// Topics with messages that are none of ROS 2, if the recording is a bag of ROS 2, and why the first of them is none.
+    /// For a bag of ROS 2: the topics with messages that are none of ROS 2, and why the first of them is none.
     pub not_ros2: BTreeMap<String, String>,
-    /// Messages that were forgotten before their time because the queue was full of newer ones.
+    /// With [`keep`](crate::Options::keep): messages that the recorder discarded before their time because the queue was full.
     pub pushed_out: u64,
-    /// Files that it began.
+    /// Files that the recorder began.
     pub files: u64,
     /// Bytes of all files.
     pub file_bytes: u64,
@@ -79,7 +79,7 @@ pub struct Counts {
     pub queue_bytes: u64,
 }
 
-/// The same while it changes. Each has one writer.
+/// The counters while the recorder runs. Each counter has one writer.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) topics: AtomicU64,
@@ -95,7 +95,7 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn count_dropped(&self, reason: Reason, messages: u64) {
-        // Relaxed, here and below: numbers for people, which order nothing.
+        // Relaxed, here and below: nobody reads other memory because of these numbers.
         self.dropped[reason as usize].fetch_add(messages, Ordering::Relaxed);
     }
 
@@ -104,7 +104,7 @@ impl Counters {
         lock(&self.not_ros2).entry(topic.to_owned()).or_insert(why);
     }
 
-    /// Those with messages, by name.
+    /// Dropped messages by the name of the reason, without reasons that dropped nothing.
     pub(crate) fn dropped_by(&self) -> BTreeMap<&'static str, u64> {
         let all = Reason::ALL.into_iter().zip(&self.dropped);
         all.map(|(reason, count)| (reason.name(), count.load(Ordering::Relaxed)))

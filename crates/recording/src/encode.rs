@@ -1,6 +1,6 @@
-//! From a sample to the bytes of a message in a recording, or of one that is looked at.
+//! Encodes samples as messages for recordings and for viewers.
 
-use crate::schema::{Array, Beside, Envelope, Kind, NamedPart, DATA};
+use crate::schema::{Array, Beside, Envelope, NamedPart, SchemaKind, DATA};
 use prost::encoding::{encode_key, encode_varint, WireType};
 use prost::Message as _;
 use prost_types::Timestamp;
@@ -9,19 +9,19 @@ use rgaps_client::bindings::WithMetadata as _;
 use rgaps_ros2::Type;
 use std::borrow::Cow;
 
-/// Numbers of an array for plots, at most.
+/// Arrays with more elements than this have no numbers for plots.
 const VALUES_MAX: u64 = 64;
 
-/// What is known about an encoded message.
+/// Describes an encoded message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoded {
     /// The type of the message.
-    pub kind: Kind,
+    pub kind: SchemaKind,
     /// When the data was captured, if its header says so: nanoseconds since 1970.
     pub capture_ns: Option<u64>,
-    /// Of an image, what its bytes are. They are the last of the encoded message.
+    /// The layout of an image, whose pixels are the last bytes of the encoded message. None: the message is no image.
     pub image: Option<Image>,
-    /// What the message is in ROS 2, if that is not what its publisher declares.
+    /// The type of the message in ROS 2, if its publisher declares another one.
     pub(crate) ros2: Option<&'static Type>,
 }
 
@@ -32,14 +32,14 @@ pub struct Image {
     pub width: u32,
     /// Rows.
     pub height: u32,
-    /// What a pixel is, in Foxglove's words: `mono8`, `rgb8`, `rgba8`, `bgr8`, `bgra8`, `mono16`, `32FC1`.
+    /// Foxglove's name for the pixel format: `mono8`, `rgb8`, `rgba8`, `bgr8`, `bgra8`, `mono16`, `32FC1`.
     pub encoding: &'static str,
     /// Bytes of a row.
     pub step: u32,
 }
 
-/// Appends the message of `sample`, which lies in host memory and is complete, to `to`. It was published at
-/// `publish_ns`, nanoseconds since 1970, by a publisher that declares `type_name`. The bytes are copied once.
+/// Encodes `sample`, which is in host memory and complete, and appends it to `to`. Copies the bytes once. `type_name`: what the
+/// publisher declares. `publish_ns`: when it was published, in nanoseconds since 1970.
 pub(crate) fn encode(
     sample: &Sample,
     type_name: &str,
@@ -54,7 +54,7 @@ pub(crate) fn encode(
     append(sample, publish_ns, sample.as_slice()?, image, to)
 }
 
-/// The same for a bag of ROS 2: in CDR. The inner error: why it is no message of ROS 2.
+/// Like [`encode`] for a bag of ROS 2: in CDR. The inner error says why it is no message of ROS 2.
 pub(crate) fn encode_ros2(
     sample: &Sample,
     type_name: &str,
@@ -87,7 +87,7 @@ pub(crate) fn encode_ros2(
     Ok(Ok(in_cdr(&header, Some(known))))
 }
 
-/// Why a message of this type is none of ROS 2, and what to do.
+/// The error about a message that is none of ROS 2, with advice.
 fn unknown(type_name: &str) -> String {
     let declared = match type_name {
         "" => "its publisher declares no type".to_owned(),
@@ -104,19 +104,19 @@ fn in_cdr(header: &Header, ros2: Option<&'static Type>) -> Encoded {
         _ => None,
     };
     Encoded {
-        kind: Kind::Ros2,
+        kind: SchemaKind::Ros2,
         capture_ns: header.capture_ns.or(source_ns),
         image: None,
         ros2,
     }
 }
 
-/// Its header; an empty one if it has none.
+/// The header of a message; empty if it has none.
 fn header_of(sample: &Sample) -> Header {
     sample.header().ok().flatten().unwrap_or_default()
 }
 
-/// What the bridge says of a message's origin. None: it does not say this, or did not bring the message.
+/// A value of the bridge's mark in the header of a message from ROS 2. None: the mark has no such key, or there is no mark.
 fn mark<'a>(header: &'a Header, key: &str) -> Option<&'a Value> {
     match header.values.get(rgaps_ros2::MARK) {
         Some(Value::Map(mark)) => mark.get(key),
@@ -124,7 +124,7 @@ fn mark<'a>(header: &'a Header, key: &str) -> Option<&'a Value> {
     }
 }
 
-/// Whether a message is the CDR of ROS 2 and nothing else. What the bridge says of its origin counts as nothing.
+/// Whether a message is CDR of ROS 2 without anything that CDR cannot hold: no tag, and a header with at most the bridge's mark.
 fn is_plain_cdr(sample: &Sample, type_name: &str) -> bool {
     let is_plain = |header: Header| {
         let mut keys = header.values.keys();
@@ -138,7 +138,7 @@ fn is_plain_cdr(sample: &Sample, type_name: &str) -> bool {
         }
 }
 
-/// The bytes of a sample, copied from a GPU.
+/// The bytes of a sample. Copies them if they are on a GPU.
 pub(crate) fn read_all(sample: &Sample) -> Result<Cow<'_, [u8]>, RecvError> {
     Ok(match sample.domain() {
         Domain::Host => Cow::Borrowed(sample.as_slice()?),
@@ -157,7 +157,7 @@ pub(crate) fn append(
     image: Option<Image>,
     to: &mut Vec<u8>,
 ) -> Result<Encoded, RecvError> {
-    // An attachment that is no header, whatever its publisher says, is kept as bytes.
+    // An invalid header is recorded as the bytes of its attachment.
     let header = header_of(sample);
     let capture_ns = header.capture_ns;
     let mut envelope = Envelope {
@@ -185,8 +185,8 @@ pub(crate) fn append(
         to.extend_from_slice(bytes);
     }
     let kind = match image {
-        Some(_) => Kind::Image,
-        None => Kind::Message,
+        Some(_) => SchemaKind::Image,
+        None => SchemaKind::Message,
     };
     Ok(Encoded {
         kind,
@@ -226,7 +226,7 @@ fn beside(sample: &Sample, bytes: &[u8], image: Option<Image>) -> Result<Beside,
     })
 }
 
-/// The numbers of a small array without gaps. None of a larger one.
+/// The numbers of a small array without gaps, for plots. Empty for other arrays.
 fn values(tensor: &Tensor, bytes: &[u8]) -> Vec<f64> {
     let shape = &tensor.shape[..usize::from(tensor.ndim)];
     let dense = rgaps::tensor::contiguous(tensor.dtype, shape);
@@ -241,7 +241,7 @@ fn values(tensor: &Tensor, bytes: &[u8]) -> Vec<f64> {
     bytes.chunks_exact(size as usize).map(read).collect()
 }
 
-/// What reads a number of this element type, if plots have such numbers.
+/// The function that decodes this element type. None: plots have no such numbers.
 fn reader(dtype: &str) -> Option<fn(&[u8]) -> f64> {
     macro_rules! of {
         ($type:ty) => {
@@ -286,7 +286,8 @@ impl Image {
         u64::from(self.step) * u64::from(self.height)
     }
 
-    /// The image with every n-th pixel of every n-th row that has at most `bytes_max` bytes, or one pixel; and that n.
+    /// Reduces the image to every n-th pixel of every n-th row, with the least n for at most `bytes_max` bytes, or to one pixel.
+    /// Returns the smaller image and n.
     pub(crate) fn within(self, bytes_max: u64) -> (Image, u32) {
         let pixel = self.step / self.width;
         let taken = |nth| Image {
@@ -296,7 +297,7 @@ impl Image {
             encoding: self.encoding,
         };
         let side = self.width.max(self.height);
-        // The square root gives about the n that is looked for.
+        // Starts a little below n: the square root is a lower bound.
         let least = (self.bytes() as f64 / bytes_max.max(1) as f64).sqrt() as u32;
         let mut nth = least.clamp(1, side);
         while nth < side && taken(nth).bytes() > bytes_max {
@@ -305,7 +306,7 @@ impl Image {
         (taken(nth), nth)
     }
 
-    /// Every n-th pixel of every n-th row of this image, whose bytes are `bytes`.
+    /// Iterates over every n-th pixel of every n-th row. `bytes`: the image's pixels.
     pub fn every(self, nth: u32, bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
         let pixel = (self.step / self.width) as usize;
         let rows = bytes.chunks_exact(self.step as usize);
@@ -313,18 +314,18 @@ impl Image {
         rows.flat_map(move |row| row.chunks_exact(pixel).step_by(nth as usize))
     }
 
-    /// What `tensor`, of which this image has some or all pixels, is for the image.
+    /// The tensor of this image, which has some or all pixels of `tensor`.
     fn tensor(self, tensor: &Tensor) -> Tensor {
         let mut shape = tensor.shape;
         (shape[0], shape[1]) = (self.height.into(), self.width.into());
         let shape = &shape[..usize::from(tensor.ndim)];
-        // Not larger than the sample's own.
+        // This cannot fail: the image is not larger than the sample's array.
         rgaps::tensor::contiguous(tensor.dtype, shape).map_or(*tensor, |(tensor, _)| tensor)
     }
 }
 
-/// The image that a sample is. Parts are no image. What the header says of its colours counts more than `type_name`, which its
-/// publisher declares.
+/// The layout of a sample that is an image. None: the sample is no image, or has parts. The pixel format comes from the header, or else
+/// from `type_name`, which the publisher declares.
 pub(crate) fn image_of(sample: &Sample, type_name: &str) -> Result<Option<Image>, RecvError> {
     let Some(tensor) = sample.tensor() else {
         return Ok(None);
@@ -333,19 +334,19 @@ pub(crate) fn image_of(sample: &Sample, type_name: &str) -> Result<Option<Image>
         return Ok(None);
     }
     let header = sample.header().ok().flatten();
-    let said = match header
+    let pixel_format = match header
         .as_ref()
         .and_then(|header| header.values.get("encoding"))
     {
         Some(Value::Text(encoding)) => encoding,
         _ => type_name,
     };
-    Ok(image(tensor, sample.len(), said))
+    Ok(image(tensor, sample.len(), pixel_format))
 }
 
-/// The image that a message of `bytes` bytes is: uint8 or uint16 in rows without gaps, of one, three or four channels. Red comes first
-/// unless `said` is `bgr8` or `bgra8`.
-fn image(tensor: &Tensor, bytes: u64, said: &str) -> Option<Image> {
+/// The layout of an image of `bytes` bytes: rows without gaps, of one, three or four channels. None: the array is no such image. Red
+/// comes first unless `pixel_format` is `bgr8` or `bgra8`.
+fn image(tensor: &Tensor, bytes: u64, pixel_format: &str) -> Option<Image> {
     let shape = &tensor.shape[..usize::from(tensor.ndim)];
     let (height, width, channels) = match *shape {
         [height, width] => (height, width, 1),
@@ -354,9 +355,9 @@ fn image(tensor: &Tensor, bytes: u64, said: &str) -> Option<Image> {
     };
     let encoding = match (tensor.dtype.name()?, channels) {
         ("uint8", 1) => "mono8",
-        ("uint8", 3) if said == "bgr8" => "bgr8",
+        ("uint8", 3) if pixel_format == "bgr8" => "bgr8",
         ("uint8", 3) => "rgb8",
-        ("uint8", 4) if said == "bgra8" => "bgra8",
+        ("uint8", 4) if pixel_format == "bgra8" => "bgra8",
         ("uint8", 4) => "rgba8",
         ("uint16", 1) => "mono16",
         ("float32", 1) if shape.len() == 3 => "32FC1",
@@ -374,16 +375,16 @@ fn image(tensor: &Tensor, bytes: u64, said: &str) -> Option<Image> {
     })
 }
 
-/// What a channel says of its messages, for people: `image rgb8 1080x1920x3`.
+/// Describes a message for the metadata of its channel, for people.
 pub fn describe(sample: &Sample) -> Vec<(&'static str, String)> {
     let shape = |tensor: &Tensor| {
         let dims = tensor.shape[..usize::from(tensor.ndim)].iter();
         dims.map(u64::to_string).collect::<Vec<_>>().join(",")
     };
-    let mut said = Vec::new();
+    let mut metadata = Vec::new();
     if let Some(tensor) = sample.tensor() {
-        said.push(("rgaps.dtype", tensor.dtype.to_string()));
-        said.push(("rgaps.shape", shape(tensor)));
+        metadata.push(("rgaps.dtype", tensor.dtype.to_string()));
+        metadata.push(("rgaps.shape", shape(tensor)));
     }
     if let Ok(parts) = sample.parts() {
         let parts = parts.iter().map(|part| {
@@ -392,16 +393,16 @@ pub fn describe(sample: &Sample) -> Vec<(&'static str, String)> {
         });
         let parts = parts.collect::<Vec<_>>().join(" ");
         if !parts.is_empty() {
-            said.push(("rgaps.parts", parts));
+            metadata.push(("rgaps.parts", parts));
         }
     }
     let attachment = match sample.metadata() {
         Some(beside) if beside.is_header() => "header in MessagePack",
         Some(beside) if !beside.attachment().is_empty() => "bytes",
-        _ => return said,
+        _ => return metadata,
     };
-    said.push(("rgaps.attachment", attachment.to_owned()));
-    said
+    metadata.push(("rgaps.attachment", attachment.to_owned()));
+    metadata
 }
 
 #[cfg(test)]
@@ -416,8 +417,11 @@ mod tests {
     #[test]
     fn colours_are_in_the_order_that_the_publisher_says() {
         let (tensor, bytes) = rgaps::tensor::contiguous(DType::U8, &[4, 6, 3]).unwrap();
-        for (said, encoding) in [("bgr8", "bgr8"), ("bgra8", "rgb8"), ("Image", "rgb8")] {
-            assert_eq!(image(&tensor, bytes, said).unwrap().encoding, encoding);
+        for (pixel_format, encoding) in [("bgr8", "bgr8"), ("bgra8", "rgb8"), ("Image", "rgb8")] {
+            assert_eq!(
+                image(&tensor, bytes, pixel_format).unwrap().encoding,
+                encoding
+            );
         }
     }
 

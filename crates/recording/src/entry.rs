@@ -13,7 +13,7 @@ pub(crate) struct Entry {
     pub(crate) publish_ns: u64,
     pub(crate) sequence: u32,
     pub(crate) bytes: Vec<u8>,
-    /// Of an image, what its bytes are. They are the last.
+    /// The layout of an image, whose pixels are the last of `bytes`. None: the message is no image.
     pub(crate) image: Option<Image>,
     pub(crate) received: Instant,
 }

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of recording, reading and replaying.
 
 use mcap::McapError;
 use rgaps::{ClientError, LoanError, OpenError, PublishError, RecvError};
@@ -30,7 +30,7 @@ pub enum RecordError {
         #[source]
         error: std::io::Error,
     },
-    /// No topic is meant.
+    /// The options name no topic and no pattern.
     #[error("nothing to record: name a topic or a pattern, such as 'camera/*' or '**'")]
     NoPattern,
     /// A thread cannot be started.
@@ -64,7 +64,7 @@ impl RecordError {
     }
 }
 
-/// What the system said, without the words that the crate `mcap` puts around it.
+/// The system's error, without the text that the crate `mcap` adds to it.
 fn from_mcap(error: McapError) -> std::io::Error {
     match error {
         McapError::Io(error) => error,
@@ -96,7 +96,7 @@ pub enum ReadError {
     NotMcap {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// What the file is instead.
         found: &'static str,
     },
     /// The index at the end of the file is damaged.
@@ -126,7 +126,7 @@ pub enum ReadError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A message is damaged, or not what its channel says. The next message comes after it.
+    /// A message is damaged, or its bytes do not match its channel. The next message follows it.
     #[error("a message of topic '{topic}' is damaged: {reason}")]
     Message {
         /// The topic.
@@ -136,11 +136,11 @@ pub enum ReadError {
     },
 }
 
-/// The recording has none of the topics that are to be read.
+/// The recording has no topic that the caller selected.
 #[derive(Debug, thiserror::Error)]
 #[error("the recording has no topic that matches {patterns}; it has: {known}")]
 pub struct NoTopic {
-    /// What was asked for.
+    /// The caller's topics and patterns.
     pub patterns: String,
     /// The topics of the recording.
     pub known: String,
@@ -177,7 +177,7 @@ pub enum ReplayError {
         #[source]
         error: Box<PublishError>,
     },
-    /// The recording has none of the topics.
+    /// The recording has no topic that the options select.
     #[error(transparent)]
     NoTopic(#[from] NoTopic),
     /// A thread cannot be started.

@@ -1,13 +1,14 @@
-//! One file of a recording: chunks that are whole as soon as they are written.
+//! Writes one file of a recording.
 //!
-//! A chunk ends when it has its bytes or its time. Up to there the file is readable, whatever happens afterwards: a
-//! process that is killed leaves at most the beginning of one chunk behind it, and a write that fails is cut off.
+//! A chunk ends at its size limit or its time limit, and is then written whole. The file is readable up to its last whole chunk,
+//! whatever happens afterwards: a killed process leaves at most the beginning of one chunk behind it, and after a failed write
+//! the file is cut to its whole chunks.
 
 use crate::channel::Described;
 use crate::entry::Entry;
 use crate::jpeg;
 use crate::options::{Compression, Options};
-use crate::schema::Kind;
+use crate::schema::SchemaKind;
 use mcap::records::{MessageHeader, Metadata};
 use mcap::{McapError, WriteOptions, Writer};
 use std::collections::{BTreeMap, HashMap};
@@ -17,19 +18,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The longest that a message waits for its chunk to be full.
+/// A chunk ends at this age, even if it is not full.
 const CHUNK_TIME: Duration = Duration::from_secs(1);
-/// Small writes are put together. What is larger goes to the file at once.
+/// Buffer for small writes. Larger writes go to the file at once.
 const BUFFER_BYTES: usize = 256 << 10;
 /// The metadata record at the start of each file.
 pub(crate) const ABOUT: &str = "rgaps";
 /// The metadata record at the end of each file: messages that were not written, by reason.
 pub(crate) const DROPPED: &str = "rgaps.dropped";
 pub(crate) const BEGUN_NS: &str = "begun_ns";
-/// In the first record: how many messages the first chunk repeats from files before it. There is no such chunk if it is missing.
+/// A key of the first metadata record: how many messages the first chunk repeats from earlier files. Missing: no chunk repeats any.
 pub(crate) const REPEATED: &str = "repeated";
 
-/// A file to which nothing more is written after a write has failed.
+/// A file that refuses all writes after one has failed.
 struct Output {
     to: BufWriter<File>,
     failed: bool,
@@ -65,7 +66,7 @@ impl Seek for Output {
     }
 
     fn stream_position(&mut self) -> io::Result<u64> {
-        // Without a flush.
+        // The default of `Seek` calls `seek`, which flushes the buffer.
         self.guard(|file| file.stream_position())
     }
 }
@@ -76,20 +77,20 @@ pub(crate) struct OpenFile {
     /// The same file, to ask for its length.
     file: File,
     path: PathBuf,
-    channels: HashMap<(u64, Kind), u16>,
-    /// By name.
+    channels: HashMap<(u64, SchemaKind), u16>,
+    /// Schemas of the file, by name.
     schemas: HashMap<String, u16>,
     /// The quality of images in JPEG.
     jpeg: Option<u8>,
     pub(crate) opened: Instant,
     chunk_bytes_max: u64,
-    /// The chunk that is being written: bytes of its messages, their number, since when.
+    /// The current chunk: bytes of its messages, their number, and when it began.
     chunk_bytes: u64,
     chunk_messages: u64,
     chunk_begun: Option<Instant>,
-    /// Up to here the file is readable.
+    /// Length of the file up to its last whole chunk, which is readable.
     whole_bytes: u64,
-    /// Bytes of the chunk that repeats messages of files before it.
+    /// Bytes of the chunk that repeats messages of earlier files.
     repeated_bytes: u64,
     has_messages: bool,
 }
@@ -98,13 +99,13 @@ pub(crate) struct OpenFile {
 pub(crate) struct Failed {
     pub(crate) path: PathBuf,
     pub(crate) error: McapError,
-    /// Messages that were in the chunk.
+    /// Messages of the chunk that was cut off.
     pub(crate) lost: u64,
     pub(crate) bytes: u64,
 }
 
 impl OpenFile {
-    /// Creates the file, which must not exist, and begins it with a chunk of messages of files before it.
+    /// Creates the file, which must not exist. It begins with a chunk of the `repeated` messages of earlier files.
     pub(crate) fn create(
         path: &Path,
         options: &Options,
@@ -122,7 +123,7 @@ impl OpenFile {
             to: BufWriter::with_capacity(BUFFER_BYTES, file),
             failed: false,
         };
-        // Chunks have their checksums. One of the whole file would cost a second pass over all bytes.
+        // Each chunk has a checksum. One over the whole file would cost a second pass over all bytes.
         let writer = WriteOptions::new()
             .compression(compression)
             .compression_threads(0)
@@ -182,7 +183,7 @@ impl OpenFile {
         self.writer.write_metadata(&Metadata { name, metadata })
     }
 
-    /// Writes a message. Returns the number of messages whose chunk became whole.
+    /// Writes a message. Returns how many messages are in the chunk that this completed; 0: none completed.
     pub(crate) fn write(&mut self, entry: &Entry) -> Result<u64, McapError> {
         self.chunk_begun.get_or_insert_with(Instant::now);
         self.chunk_messages += 1;
@@ -199,7 +200,7 @@ impl OpenFile {
         let jpeg = self.jpeg.zip(entry.image);
         let jpeg = jpeg.and_then(|(quality, image)| jpeg::compress(&entry.bytes, image, quality));
         let (kind, bytes) = match &jpeg {
-            Some(bytes) => (Kind::CompressedImage, bytes),
+            Some(bytes) => (SchemaKind::CompressedImage, bytes),
             None => (entry.channel.kind, &entry.bytes),
         };
         let header = MessageHeader {
@@ -213,13 +214,13 @@ impl OpenFile {
         Ok(())
     }
 
-    fn channel(&mut self, channel: &Described, kind: Kind) -> Result<u16, McapError> {
+    fn channel(&mut self, channel: &Described, kind: SchemaKind) -> Result<u16, McapError> {
         if let Some(id) = self.channels.get(&(channel.id, kind)) {
             return Ok(*id);
         }
-        let is_ros2 = kind == Kind::Ros2;
+        let is_ros2 = kind == SchemaKind::Ros2;
         let (name, coding, topic) = match is_ros2 {
-            // Nodes of ROS 2 write names with their slash.
+            // Bags of ROS 2 have topic names with a leading slash.
             true => (
                 channel.type_name.as_str(),
                 "cdr",
@@ -233,7 +234,7 @@ impl OpenFile {
                 let defined = is_ros2.then(|| rgaps_ros2::definition(name));
                 let (described_in, definition) = match defined {
                     Some(Some(text)) => ("ros2msg", text.into_bytes()),
-                    // Only its nodes know this type.
+                    // rgaps does not know the type, so the file has no definition of it.
                     Some(None) => ("", Vec::new()),
                     None => (coding, kind.descriptor()),
                 };
@@ -249,7 +250,7 @@ impl OpenFile {
         Ok(id)
     }
 
-    /// Ends the chunk if it has waited long enough. Returns the number of messages whose chunk became whole.
+    /// Ends the current chunk if it is old enough. Returns how many messages it had.
     pub(crate) fn end_old_chunk(&mut self) -> Result<u64, McapError> {
         match self.chunk_begun {
             Some(begun) if begun.elapsed() >= CHUNK_TIME => self.end_chunk(),
@@ -265,23 +266,23 @@ impl OpenFile {
         Ok(std::mem::take(&mut self.chunk_messages))
     }
 
-    /// Whether a message was written that is in no file before it.
+    /// Whether the file has messages of its own, besides those that it repeats.
     pub(crate) fn has_messages(&self) -> bool {
         self.has_messages
     }
 
-    /// Up to here the file is readable.
+    /// Length of the file up to its last whole chunk, which is readable.
     pub(crate) fn whole_bytes(&self) -> u64 {
         self.whole_bytes
     }
 
-    /// Bytes of the whole chunks, but for the one that repeats messages, and of the messages in the chunk that is being written.
+    /// Bytes of the whole chunks, without the one that repeats messages, and of the messages in the current chunk.
     pub(crate) fn own_bytes(&self) -> u64 {
         self.whole_bytes - self.repeated_bytes + self.chunk_bytes
     }
 
-    /// Ends the file: its last chunk, what was dropped, its index. Returns the number of messages whose chunk became whole,
-    /// and the length of the file.
+    /// Ends the file: writes its last chunk, the counts of `dropped` messages and the index. Returns how many messages the last chunk
+    /// had, and the length of the file.
     pub(crate) fn finish(
         mut self,
         dropped: BTreeMap<String, String>,
@@ -296,7 +297,7 @@ impl OpenFile {
         };
         if let Err(error) = index(&mut self) {
             let mut failed = self.fail(error);
-            // They are in the file.
+            // Its messages are in whole chunks; only the index is missing.
             failed.lost = 0;
             return Err(failed);
         }
@@ -309,7 +310,7 @@ impl OpenFile {
         }
     }
 
-    /// Gives the file up after a failed write: cuts off what is not whole, which also gives back its room on the disk.
+    /// Ends the file after a failed write: cuts it to its whole chunks, which also frees space on the disk.
     pub(crate) fn fail(self, error: McapError) -> Box<Failed> {
         let lost = self.chunk_messages;
         let (path, whole_bytes) = (self.path, self.whole_bytes);
@@ -319,7 +320,7 @@ impl OpenFile {
 
 fn cut(output: Output, path: PathBuf, bytes: u64, error: McapError, lost: u64) -> Box<Failed> {
     let (file, _not_written) = output.to.into_parts();
-    // If this fails, too, what is left is the beginning of a chunk, which readers skip.
+    // If this fails too, the file ends with the beginning of a chunk, which readers skip.
     if let Err(error) = file.set_len(bytes) {
         tracing::warn!(
             "{} cannot be cut to its whole chunks: {error}",

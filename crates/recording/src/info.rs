@@ -1,25 +1,25 @@
-//! What is in a recording, in numbers.
+//! A summary of a recording: its topics, with numbers.
 
 use crate::recording::Recording;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What is in a recording.
+/// A summary of a recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Info {
     /// The file.
     pub file: String,
     /// Its length.
     pub file_bytes: u64,
-    /// Whether it has its index: its recorder ended it.
+    /// Whether the file has its index, which the recorder writes when it stops.
     pub finished: bool,
     /// Bytes after the last whole chunk, which cannot be read.
     pub missing_bytes: u64,
-    /// What is wrong there; none if nothing is.
+    /// Why those bytes cannot be read. None: the file is finished.
     pub missing: Option<String>,
-    /// When the first message was published that is neither of a history nor repeated from a file before: nanoseconds since 1970.
+    /// When the first message was published that neither comes from a history nor repeats one of an earlier file: nanoseconds since 1970.
     pub begun_ns: u64,
-    /// From there to the last message.
+    /// Seconds from `begun_ns` to the last message.
     pub duration_s: f64,
     /// Chunks.
     pub chunks: u64,
@@ -28,12 +28,12 @@ pub struct Info {
     /// Messages that were not written, by reason. Unknown for a file that was not finished.
     pub dropped_by: BTreeMap<String, u64>,
     /// The topics, by name.
-    pub topics: Vec<TopicInfo>,
+    pub topics: Vec<RecordedTopic>,
 }
 
 /// A topic of a recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct TopicInfo {
+pub struct RecordedTopic {
     /// The name.
     pub topic: String,
     /// Messages of all its publishers.
@@ -44,27 +44,29 @@ pub struct TopicInfo {
     pub type_name: String,
     /// The schema in the file.
     pub schema: String,
-    /// What the file says of the first message: element type, shape, parts, attachment.
+    /// The first message, as the file describes it: element type, shape, parts, attachment.
     pub content: String,
     /// Whether a publisher kept its history for late joiners.
     pub transient_local: bool,
 }
 
 impl Recording {
-    /// What is in it.
+    /// Summarizes the recording.
     pub fn info(&self) -> Info {
-        let mut topics = BTreeMap::<&str, TopicInfo>::new();
+        let mut topics = BTreeMap::<&str, RecordedTopic>::new();
         let mut publishers = std::collections::BTreeSet::new();
         for (id, channel) in &self.channels {
-            let topic = topics.entry(&channel.topic).or_insert_with(|| TopicInfo {
-                topic: channel.topic.clone(),
-                messages: 0,
-                publishers: 0,
-                type_name: channel.type_name.clone(),
-                schema: channel.schema.clone(),
-                content: content(&channel.metadata),
-                transient_local: false,
-            });
+            let topic = topics
+                .entry(&channel.topic)
+                .or_insert_with(|| RecordedTopic {
+                    topic: channel.topic.clone(),
+                    messages: 0,
+                    publishers: 0,
+                    type_name: channel.type_name.clone(),
+                    schema: channel.schema.clone(),
+                    content: content(&channel.metadata),
+                    transient_local: false,
+                });
             topic.messages += self.counts.get(id).copied().unwrap_or_default();
             topic.publishers +=
                 u64::from(publishers.insert((&channel.topic, channel.publisher_id)));
@@ -88,15 +90,17 @@ impl Recording {
 }
 
 fn content(metadata: &BTreeMap<String, String>) -> String {
-    let said = |key: &str| metadata.get(key).map(String::as_str);
+    let value_of = |key: &str| metadata.get(key).map(String::as_str);
     let mut words = Vec::new();
-    if let (Some(dtype), Some(shape)) = (said("rgaps.dtype"), said("rgaps.shape")) {
+    if let (Some(dtype), Some(shape)) = (value_of("rgaps.dtype"), value_of("rgaps.shape")) {
         words.push(format!("{dtype}[{shape}]"));
     }
-    words.extend(said("rgaps.parts").map(str::to_owned));
-    words.extend(said("rgaps.attachment").map(|attachment| match attachment {
-        "bytes" => "with an attachment".to_owned(),
-        header => format!("with {header}"),
-    }));
+    words.extend(value_of("rgaps.parts").map(str::to_owned));
+    words.extend(
+        value_of("rgaps.attachment").map(|attachment| match attachment {
+            "bytes" => "with an attachment".to_owned(),
+            header => format!("with {header}"),
+        }),
+    );
     words.join(" ")
 }

@@ -1,7 +1,7 @@
-//! Images in JPEG, which the thread that writes makes of those that were received.
+//! Compresses images to JPEG, in the writing thread.
 //!
-//! A `foxglove.CompressedImage` has the fields that its readers expect, and the field `rgaps` of all our messages. JPEG changes pixels,
-//! so a replay publishes the file's bytes, as ROS 2 does with `sensor_msgs/CompressedImage`.
+//! The result is a `foxglove.CompressedImage` with the field `rgaps` that all messages of a recording have. JPEG changes pixels, so a
+//! replay does not restore the array: it publishes the JPEG file's bytes, as ROS 2 does with `sensor_msgs/CompressedImage`.
 
 use crate::encode::Image;
 use crate::schema::{Beside, Envelope};
@@ -11,7 +11,7 @@ use prost::encoding::{encoded_len_varint, key_len};
 use prost::Message as _;
 use prost_types::Timestamp;
 
-/// What a publisher of JPEG images declares, and what `format` in the header of its messages is.
+/// The type of a replayed JPEG image, and `format` in its header.
 pub(crate) const TYPE: &str = "sensor_msgs/msg/CompressedImage";
 pub(crate) const FORMAT: &str = "jpeg";
 
@@ -30,7 +30,7 @@ pub(crate) struct CompressedImage {
     pub rgaps: Option<Beside>,
 }
 
-/// An encoded `foxglove.RawImage` as a `foxglove.CompressedImage`. None: JPEG has no such pixels, or not so many.
+/// Turns an encoded `foxglove.RawImage` into a `foxglove.CompressedImage`. None: JPEG cannot hold this pixel format or size.
 pub(crate) fn compress(raw: &[u8], image: Image, quality: u8) -> Option<Vec<u8>> {
     let color = match image.encoding {
         "mono8" => ColorType::Luma,
@@ -44,16 +44,16 @@ pub(crate) fn compress(raw: &[u8], image: Image, quality: u8) -> Option<Vec<u8>>
     let pixels_at = raw.len().checked_sub(image.bytes() as usize)?;
     let (before, pixels) = raw.split_at(pixels_at);
     let head = key_len(crate::schema::DATA) + encoded_len_varint(image.bytes());
-    let said = Envelope::decode(&before[..before.len().checked_sub(head)?]).ok()?;
+    let envelope = Envelope::decode(&before[..before.len().checked_sub(head)?]).ok()?;
     let mut data = Vec::new();
     let encoder = Encoder::new(&mut data, quality);
     encoder.encode(pixels, width, height, color).ok()?;
     let image = CompressedImage {
-        timestamp: said.timestamp,
+        timestamp: envelope.timestamp,
         data: data.into(),
         format: FORMAT.to_owned(),
-        frame_id: said.frame_id,
-        rgaps: said.rgaps,
+        frame_id: envelope.frame_id,
+        rgaps: envelope.rgaps,
     };
     Some(image.encode_to_vec())
 }

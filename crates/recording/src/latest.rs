@@ -1,23 +1,24 @@
-//! The latest message of each transient-local publisher, with which each further file of a recording begins. Whoever has
-//! only that file then knows what a late joiner knew: a map that was published once is in each of them.
+//! The latest message of each transient-local publisher. Each file of a recording after the first begins with these messages, so
+//! that it has what a late joiner would get: a map that was published once is in every file.
 //!
-//! Publishers come and go, so the latest messages of some that have gone are forgotten.
+//! Memory is bounded: a topic keeps the messages of its last [`PUBLISHERS_MAX`] publishers.
 
 use crate::entry::Entry;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Publishers of a topic whose latest message is remembered: as many as a topic may have at a time.
+/// Most publishers of a topic whose latest message is kept: as many as a topic may have at a time.
 const PUBLISHERS_MAX: usize = 16;
 
 #[derive(Default)]
 pub(crate) struct Latest {
-    /// Of each topic, the latest of each publisher in the order of publishing.
+    /// For each topic, the latest message of each publisher, in the order of publishing.
     topics: HashMap<String, Vec<Arc<Entry>>>,
 }
 
 impl Latest {
-    /// Remembers a message instead of the one before it. Returns the buffer of the one that is forgotten.
+    /// Replaces the latest message of the publisher, or of the oldest publisher if there are too many. Returns the buffer of the
+    /// replaced message.
     pub(crate) fn replace(&mut self, entry: Entry) -> Option<Vec<u8>> {
         let all = match self.topics.get_mut(&entry.channel.topic) {
             Some(all) => all,
@@ -30,7 +31,7 @@ impl Latest {
         let before = before.or((all.len() == PUBLISHERS_MAX).then_some(0));
         let before = before.map(|at| all.remove(at));
         all.push(Arc::new(entry));
-        // While it is written, nobody gets its buffer.
+        // While the writer still holds the message, `into_inner` returns None, and its buffer is freed later.
         before.and_then(Arc::into_inner).map(|entry| entry.bytes)
     }
 

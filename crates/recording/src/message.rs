@@ -1,4 +1,4 @@
-//! A message that was recorded.
+//! Decodes the messages of a recording.
 
 use crate::channel::{Channel, Coding};
 use crate::error::ReadError;
@@ -25,10 +25,10 @@ pub struct Message {
     beside: Beside,
 }
 
-/// What the bytes of a file say of a message.
+/// The decoded data of a message.
 struct Read {
     data: Bytes,
-    /// None: the file's own number of it.
+    /// None: the number in the record's header counts.
     sequence: Option<u64>,
     missed: u64,
     beside: Beside,
@@ -83,7 +83,7 @@ impl Message {
         self.log_ns
     }
 
-    /// When its data was captured, if its header says so, or else when it was published: nanoseconds since 1970.
+    /// The capture time in its header, or else when it was published: nanoseconds since 1970.
     pub fn publish_ns(&self) -> u64 {
         self.publish_ns
     }
@@ -131,50 +131,50 @@ impl Message {
         self.beside.metadata.parts()
     }
 
-    /// What lay beside the message.
+    /// Everything besides the bytes: tag, element type and shape, attachment, parts.
     pub(crate) fn beside(&self) -> &Beside {
         &self.beside
     }
 }
 
-/// A message by our schemas.
+/// Decodes an [`Envelope`].
 fn by_schema(data: Bytes) -> Result<Read, String> {
     let envelope = Envelope::decode(data).map_err(|error| error.to_string())?;
-    let said = envelope.rgaps.unwrap_or_default();
-    let mut beside = attached(&said)?;
-    beside.tensor = said.tensor.as_ref().map(tensor).transpose()?;
-    for part in &said.parts {
+    let fields = envelope.rgaps.unwrap_or_default();
+    let mut beside = attached(&fields)?;
+    beside.tensor = fields.tensor.as_ref().map(tensor).transpose()?;
+    for part in &fields.parts {
         add_part(&mut beside, part)?;
     }
     Ok(Read {
         data: envelope.data,
-        sequence: Some(said.sequence),
-        missed: said.missed,
+        sequence: Some(fields.sequence),
+        missed: fields.missed,
         beside,
     })
 }
 
-/// An image that was written as JPEG: the bytes of that file, with `format` in the header.
+/// Decodes an image that was recorded as JPEG. The message is the JPEG file, with `format` in its header.
 fn jpeg(data: Bytes) -> Result<Read, String> {
     let image = CompressedImage::decode(data).map_err(|error| error.to_string())?;
-    let said = image.rgaps.unwrap_or_default();
-    let mut beside = attached(&said)?;
-    let header = match said.attachment_is_header {
-        true => Header::decode(&said.attachment).ok(),
-        false => said.attachment.is_empty().then(Header::default),
+    let fields = image.rgaps.unwrap_or_default();
+    let mut beside = attached(&fields)?;
+    let header = match fields.attachment_is_header {
+        true => Header::decode(&fields.attachment).ok(),
+        false => fields.attachment.is_empty().then(Header::default),
     };
     if let Some(header) = header {
         beside.set_header(&header.value("format", image.format))?;
     }
     Ok(Read {
         data: image.data,
-        sequence: Some(said.sequence),
-        missed: said.missed,
+        sequence: Some(fields.sequence),
+        missed: fields.missed,
         beside,
     })
 }
 
-/// A message of a bag of ROS 2.
+/// Decodes a message of a bag of ROS 2.
 fn ros2(known: &Type, data: Bytes) -> Result<Read, String> {
     let mut decoded = rgaps_ros2::decode(known, Cursor::new(&data), data.len())?;
     decoded.beside.set_header(&decoded.header)?;
@@ -189,14 +189,14 @@ fn ros2(known: &Type, data: Bytes) -> Result<Read, String> {
     })
 }
 
-/// The tag and the attachment.
-fn attached(said: &schema::Beside) -> Result<Beside, String> {
+/// Takes the tag and the attachment.
+fn attached(fields: &schema::Beside) -> Result<Beside, String> {
     let mut beside = Beside {
-        tag: said.tag,
+        tag: fields.tag,
         ..Beside::default()
     };
-    if !said.attachment.is_empty() {
-        beside.attach(&said.attachment, said.attachment_is_header)?;
+    if !fields.attachment.is_empty() {
+        beside.attach(&fields.attachment, fields.attachment_is_header)?;
     }
     Ok(beside)
 }

@@ -1,7 +1,7 @@
-//! The messages of a recording in the order of publishing, over all topics.
+//! Iterates over the messages of a recording in the order of publishing, over all topics.
 //!
-//! Chunks follow one another nearly in order. So a chunk is read when it may hold the next message, and few are in memory
-//! at a time.
+//! It merges chunks by time. Chunks are nearly in order, so it reads a chunk only when that may hold the next message, and few
+//! chunks are in memory at a time.
 
 use crate::channel::Channel;
 use crate::chunk::{read_chunk, Raw};
@@ -16,23 +16,23 @@ use std::sync::Arc;
 /// Which messages of a recording to read.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// Topics and patterns; none: all topics.
+    /// Topics and patterns. Empty: all topics.
     pub topics: Vec<String>,
-    /// Log times from here on: nanoseconds since 1970. Of transient-local publishers also what is older, for that is what a
-    /// late joiner would get.
+    /// Messages published from this time on: nanoseconds since 1970. From transient-local publishers also older ones, which a late
+    /// joiner would get.
     pub from_ns: u64,
-    /// Whether to leave out what the file repeats from those before it.
+    /// Whether to leave out messages that the file repeats from earlier files.
     pub without_repeated: bool,
 }
 
 impl Selection {
-    /// Whether it has this topic.
+    /// Whether the selection includes this topic.
     pub fn has(&self, topic: &str) -> bool {
         let mut topics = self.topics.iter();
         self.topics.is_empty() || topics.any(|pattern| pattern_matches(pattern, topic))
     }
 
-    /// Fails if topics are named, and none of these channels is of one of them.
+    /// Fails if none of these channels belongs to a selected topic.
     pub fn check<'a>(&self, channels: impl Iterator<Item = &'a Channel>) -> Result<(), NoTopic> {
         let known: BTreeSet<_> = channels.map(|channel| channel.topic.as_str()).collect();
         if self.topics.is_empty() || known.iter().any(|topic| self.has(topic)) {
@@ -58,7 +58,7 @@ pub struct Messages {
     failed: VecDeque<ReadError>,
 }
 
-/// Ordered by log time, then by its place in the file.
+/// A message of a chunk that was read. `order`: its log time, then its position in the file.
 struct Waiting {
     order: (u64, u64, usize),
     raw: Raw,
@@ -111,7 +111,7 @@ impl Messages {
         }
     }
 
-    /// Reads the chunks that may hold a message before all that wait.
+    /// Reads all chunks that may hold a message earlier than the waiting ones.
     fn read_ahead(&mut self) {
         while let Some(range) = self.recording.chunks.get(self.next).copied() {
             let earliest = self.waiting.peek().map(|Reverse(first)| first.order.0);

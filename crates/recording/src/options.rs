@@ -1,4 +1,4 @@
-//! What to record, and how.
+//! The options of a recorder.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 /// How chunks are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all: the fastest.
+    /// No compression: the fastest.
     #[default]
     None,
     /// LZ4: fast.
@@ -39,9 +39,9 @@ pub struct Options {
     pub file: PathBuf,
     /// How chunks are compressed. Default: not at all.
     pub compression: Compression,
-    /// Write a bag of ROS 2: messages in CDR and nothing else. What is no message of ROS 2 is left out and counted. Default: false.
+    /// Write a bag of ROS 2, which has only messages in CDR. The recorder leaves out and counts other messages. Default: false.
     pub ros2: bool,
-    /// Write images of 8 bits as JPEG of this quality, 1 to 100, which changes their pixels. Default: as they are.
+    /// Write images of 8 bits as JPEG of this quality, 1 to 100, which changes their pixels. Default: no JPEG.
     pub jpeg: Option<u8>,
     /// A chunk ends after this many bytes, or after a second. Default: 4 MiB.
     pub chunk_bytes: u64,

@@ -1,7 +1,7 @@
-//! The recorder's queue, between the thread that receives and the thread that writes.
+//! The queue between the receiving and the writing thread of a recorder.
 //!
-//! It is bounded in bytes. A recorder that keeps the last seconds in memory (`keep`) gives nothing out before it is told
-//! to, and forgets what is older.
+//! It is bounded in bytes. With `keep` it holds the messages of the last seconds, discards older ones, and gives the writer
+//! none before a trigger.
 
 use crate::entry::Entry;
 use crate::latest::Latest;
@@ -10,14 +10,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Buffers that are kept to be filled again: without them each large message costs the kernel a mapping.
+/// Most buffers that are kept for reuse. Without reuse the kernel would map memory for each large message.
 const SPARE_MAX: usize = 16;
 
-/// What the writer is to do next.
+/// The next step of the writer.
 pub(crate) enum Next {
     /// Write this message.
     Write(Entry),
-    /// A file with the last seconds is complete.
+    /// Finish the file: it has all messages of a trigger.
     Complete,
     /// There is nothing to write now.
     Idle,
@@ -29,9 +29,9 @@ struct QueueState {
     entries: VecDeque<Entry>,
     bytes: u64,
     spare: Vec<Vec<u8>>,
-    /// Of messages that have left the queue; none if no further file will begin with them.
+    /// The latest messages that have left the queue. None: the recording has one file, so no file repeats them.
     latest: Option<Latest>,
-    /// Of a recorder that keeps the last seconds: how many entries to write.
+    /// With `keep`: how many entries the last trigger has still to write. None: no trigger.
     wanted: Option<usize>,
     ended: bool,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Queue {
 }
 
 impl QueueState {
-    /// Takes a message that left the queue: it may be needed again.
+    /// Takes a message that left the queue: keeps it if a further file may repeat it, otherwise its buffer.
     fn retire(&mut self, entry: Entry) {
         let buffer = match &mut self.latest {
             Some(latest) if entry.channel.transient_local => latest.replace(entry),
@@ -62,7 +62,7 @@ impl QueueState {
 }
 
 impl Queue {
-    /// `is_series`: whether there may be several files.
+    /// `is_series`: whether the recording may have several files.
     pub(crate) fn new(bytes_max: u64, keep: Option<Duration>, is_series: bool) -> Queue {
         Queue {
             state: Mutex::new(QueueState {
@@ -104,8 +104,8 @@ impl Queue {
         state.latest.as_ref().map_or_else(Vec::new, Latest::all)
     }
 
-    /// Whether a message of about `bytes` bytes has room. One always has room in an empty queue, and in one that pushes out
-    /// old messages.
+    /// Whether a message of about `bytes` bytes has room. An empty queue has room for any message, and so has one that discards old
+    /// messages.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         let state = self.lock();
         let pushes_out = self.keep.is_some() && state.wanted.is_none();
@@ -122,7 +122,7 @@ impl Queue {
         self.has_room(bytes)
     }
 
-    /// Adds a message. Returns how many old ones it pushed out for want of memory, before their time.
+    /// Adds a message. Returns how many messages it discarded before their time to make room.
     pub(crate) fn push(&self, entry: Entry) -> u64 {
         let mut state = self.lock();
         let now = entry.received;
@@ -146,7 +146,7 @@ impl Queue {
         pushed_out
     }
 
-    /// Has what is kept now written to a file.
+    /// Lets the writer take the messages that are in the queue now. Does nothing without `keep`, or before the last trigger is done.
     pub(crate) fn trigger(&self) {
         let mut state = self.lock();
         if self.keep.is_some() && state.wanted.is_none() {
@@ -156,13 +156,13 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Nothing more is added. What is there is still written, except for what is only kept.
+    /// Call when no more messages come. The writer still takes those in the queue, except for kept ones without a trigger.
     pub(crate) fn end(&self) {
         self.lock().ended = true;
         self.changed.notify_all();
     }
 
-    /// What to do next; waits for it at most `timeout`.
+    /// Returns the writer's next step. Waits for a message for at most `timeout`.
     pub(crate) fn next(&self, timeout: Duration) -> Next {
         let mut state = self.lock();
         let until = Instant::now() + timeout;

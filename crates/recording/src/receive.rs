@@ -1,6 +1,6 @@
-//! The thread that receives: it joins topics, takes their messages, and hands copies to the queue.
+//! The receiving thread of a recorder: joins topics, takes their messages, and puts copies into the queue.
 //!
-//! It gives each sample back as soon as it has copied it, so that a slow disk costs publishers no memory.
+//! It releases each sample as soon as it has copied it, so that a slow disk costs publishers no memory.
 
 use crate::channel::{metadata_of, Described};
 use crate::clock::WallClock;
@@ -10,7 +10,7 @@ use crate::entry::Entry;
 use crate::error::RecordError;
 use crate::options::Options;
 use crate::queue::Queue;
-use crate::schema::Kind;
+use crate::schema::SchemaKind;
 use rgaps::{Domain, Late, Node, PublisherRow, RecvError, Sample, Subscriber, Token, WaitSet};
 use rgaps_session::{is_pattern, pattern_matches};
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -18,26 +18,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a stop may go unnoticed.
+/// Time between two looks whether the recorder stops.
 const SLICE: Duration = Duration::from_millis(50);
 /// The same while messages wait for their GPU work.
 const GPU_SLICE: Duration = Duration::from_millis(1);
-/// How often topics are looked for that match a pattern.
+/// Time between two searches for topics that match a pattern.
 const DISCOVERY: Duration = Duration::from_millis(250);
-/// Messages that are taken of a topic before the others have their turn.
+/// Most messages that one turn takes from a topic before the next topic has its turn.
 const BURST: u32 = 64;
-/// Messages of a topic that may wait for their GPU work.
+/// Most messages of a topic that wait for their GPU work.
 const PENDING_MAX: usize = 32;
 /// How long the end of a recording waits for the GPU work of its last messages.
 const LAST_WORK: Duration = Duration::from_secs(1);
 
-/// A topic that is recorded.
+/// A recorded topic.
 struct Reading {
     subscriber: Subscriber,
     token: Token,
-    /// What the daemon says of publishers. None: they left before anyone could ask.
+    /// The daemon's rows of publishers, by publisher id. None: the publisher left before the recorder asked.
     publishers: HashMap<u64, Option<PublisherRow>>,
-    channels: HashMap<(u64, Kind), Arc<Described>>,
+    channels: HashMap<(u64, SchemaKind), Arc<Described>>,
     /// Messages whose copy to the host is not complete, oldest first.
     pending: VecDeque<Sample>,
 }
@@ -47,11 +47,11 @@ pub(crate) struct Receiver {
     options: Options,
     set: WaitSet,
     readings: Vec<Reading>,
-    /// Topics that match a pattern and cannot be joined, each reported once.
+    /// Topics that match a pattern and cannot be joined. Kept so that each is reported once.
     refused: BTreeSet<String>,
     looked: Option<Instant>,
     channels: u64,
-    /// Messages that it has still to take.
+    /// How many more messages to take.
     left: u64,
     clock: WallClock,
     queue: Arc<Queue>,
@@ -60,7 +60,7 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    /// Joins the topics that are named, and those that match a pattern now.
+    /// Joins the named topics, and the existing ones that match a pattern.
     pub(crate) fn begin(
         node: Node,
         mut options: Options,
@@ -101,7 +101,7 @@ impl Receiver {
         readings.any(|reading| reading.subscriber.topic() == topic)
     }
 
-    /// An observer matches each publisher.
+    /// Subscribes to a topic, as an observer, which matches every publisher.
     fn join(&mut self, topic: &str) -> Result<(), RecordError> {
         let mut builder = self.node.subscriber(topic).observer();
         builder = builder.domain(Domain::Host).late(Late::AllKept);
@@ -125,7 +125,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Joins topics that match a pattern and were not there before.
+    /// Joins new topics that match a pattern.
     fn look_for_more(&mut self) -> Result<(), RecordError> {
         self.looked = Some(Instant::now());
         for row in self.node.topics()? {
@@ -142,7 +142,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Receives until it is told to stop, and then what was published before; or until it has taken what was wanted.
+    /// Receives until it has taken `count` messages, or until the recorder stops; then it still takes what was published before the
+    /// stop.
     pub(crate) fn run(mut self) {
         while self.left > 0 && !self.stop.load(Ordering::Relaxed) {
             let is_due = self
@@ -150,7 +151,7 @@ impl Receiver {
                 .is_none_or(|looked| looked.elapsed() >= DISCOVERY);
             if is_due {
                 if let Err(error) = self.look_for_more() {
-                    // Messages come without the daemon, and the next one is found by itself.
+                    // Messages flow without a daemon, and the node finds the next daemon by itself.
                     tracing::debug!("no topics: {}", rgaps_session::explain(&error));
                 }
             }
@@ -160,7 +161,7 @@ impl Receiver {
         self.queue.end();
     }
 
-    /// Takes the messages that are there, or that come soon.
+    /// Takes the waiting messages; without any, waits for a short time.
     fn take_some(&mut self) {
         let is_pending = self
             .readings
@@ -189,12 +190,12 @@ impl Receiver {
             }
         }
         if taken == 0 && !ready.is_empty() {
-            // All that have messages wait for their GPU.
+            // All topics with messages wait for GPU work.
             std::thread::sleep(GPU_SLICE);
         }
     }
 
-    /// Takes what was published before this call.
+    /// Takes the messages that were published before this call.
     fn take_rest(&mut self) {
         let now_ns = rgaps_sync::monotonic_ns();
         for at in 0..self.readings.len() {
@@ -220,7 +221,7 @@ impl Receiver {
                     self.counters.count_dropped(Reason::Missed, missed);
                     sample
                 }
-                // The message was skipped.
+                // The subscriber has skipped the message.
                 Err(RecvError::Untrusted { topic, reason }) => {
                     tracing::warn!("a message of topic '{topic}' was skipped: {reason}");
                     self.counters.count_dropped(Reason::Unreadable, 1);
@@ -243,14 +244,14 @@ impl Receiver {
         }
     }
 
-    /// Records the messages whose copy is complete, in their order. Waits for each at most `patience`, and gives it up if
-    /// that is not zero.
+    /// Records pending messages in their order. With `patience` zero, stops at the first whose copy is not complete. Otherwise waits
+    /// for each for at most `patience`, and drops it if its copy is still not complete.
     fn record_pending(&mut self, at: usize, patience: Duration) {
         while let Some(sample) = self.readings[at].pending.front() {
             let is_over = match patience.is_zero() {
                 true => sample.is_ready().unwrap_or(true),
                 false => {
-                    // The next call finds out how it ended.
+                    // `record` looks whether the copy is complete.
                     let _ = sample.synchronize(patience);
                     true
                 }
@@ -323,7 +324,7 @@ impl Receiver {
         true
     }
 
-    /// What the daemon says of a message's publisher. Asks once.
+    /// The daemon's row of a message's publisher. Asks the daemon once per publisher.
     fn publisher(&mut self, at: usize, sample: &Sample) -> Option<&PublisherRow> {
         let reading = &mut self.readings[at];
         let known = reading.publishers.entry(sample.publisher_id());

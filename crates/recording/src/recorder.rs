@@ -1,4 +1,4 @@
-//! The recorder: two threads and a queue between them.
+//! The recorder: a thread that receives, a thread that writes, and a queue between them.
 
 use crate::clock::WallClock;
 use crate::counts::{Counters, Counts};
@@ -26,7 +26,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Creates the file, joins the topics that are there, and begins.
+    /// Joins the existing topics, creates the file, and starts both threads.
     pub fn start(node: Node, options: Options) -> Result<Recorder, RecordError> {
         if options.patterns.is_empty() {
             return Err(RecordError::NoPattern);
@@ -40,7 +40,7 @@ impl Recorder {
         let counters = Arc::<Counters>::default();
         let failure = Arc::<OnceLock<Failure>>::default();
         let stop = Arc::<AtomicBool>::default();
-        // Topics first: a topic that is refused leaves no file.
+        // Joins topics first: if that fails, no file stays behind.
         let receiver = Receiver::begin(
             node,
             options.clone(),
@@ -78,7 +78,7 @@ impl Recorder {
         self.counters.read(self.queue.waiting())
     }
 
-    /// Whether it has taken as many messages as its [options](Options::count) say.
+    /// Whether the recorder has ended by itself because it has [`count`](Options::count) messages.
     pub fn is_complete(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
     }
@@ -107,7 +107,7 @@ impl Recorder {
             self.queue.end();
         }
         for thread in self.threads.drain(..) {
-            // A thread that panicked has printed so.
+            // A panic of the thread has printed its message.
             let _ = thread.join();
         }
     }

@@ -1,7 +1,7 @@
-//! A recording that is read: its channels and chunks.
+//! Opens recordings: reads the channels and the positions of chunks.
 //!
-//! A finished file has an index at its end. A file whose recorder was killed has none; it is read through once, up to
-//! its last whole chunk.
+//! A finished file has an index at its end. A file whose recorder was killed has none, so opening it reads all records once,
+//! up to the first one that is not whole.
 
 use crate::channel::Channel;
 use crate::chunk::{read_chunk, read_record, ChunkRange, RECORD_HEAD};
@@ -18,38 +18,38 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The largest metadata record that is read: ours have some hundred bytes.
+/// Larger metadata records are not read. Those of a recorder have some hundred bytes.
 const METADATA_BYTES_MAX: u64 = 1 << 20;
 
-/// A recording in a file. It may have been written by rgaps or by any other program that writes MCAP in chunks.
+/// A recording in a file. rgaps or any other program that writes MCAP in chunks may have written it.
 #[derive(Debug)]
 pub struct Recording {
     pub(crate) path: PathBuf,
     pub(crate) file: File,
     pub(crate) channels: BTreeMap<u16, Arc<Channel>>,
-    /// By the first log time in them.
+    /// Ordered by their first log times.
     pub(crate) chunks: Vec<ChunkRange>,
     /// Messages of each channel.
     pub(crate) counts: BTreeMap<u16, u64>,
     pub(crate) file_bytes: u64,
     pub(crate) missing: Option<Missing>,
     begun_ns: Option<u64>,
-    /// Its first chunk repeats messages of files before it.
+    /// Whether its first chunk repeats messages of earlier files.
     repeats: bool,
     /// Messages that were not written, by reason.
     pub(crate) dropped: BTreeMap<String, u64>,
 }
 
-/// What a file that was not finished lacks.
+/// The unreadable end of a file that was not finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// Bytes after the last whole chunk.
+    /// Bytes after the last whole record.
     pub bytes: u64,
-    /// What is wrong there.
+    /// Why these bytes cannot be read.
     pub reason: String,
 }
 
-/// The files of a recording: the file itself, or, of a folder such as a bag of ROS 2, those in it, by name.
+/// The files of a recording: `path` itself, or the MCAP files of a folder such as a bag of ROS 2, by name.
 pub fn files_of(path: impl AsRef<Path>) -> Result<Vec<PathBuf>, ReadError> {
     let path = path.as_ref().to_owned();
     if !path.is_dir() {
@@ -70,7 +70,7 @@ pub fn files_of(path: impl AsRef<Path>) -> Result<Vec<PathBuf>, ReadError> {
     }
 }
 
-/// What a file is that begins like this.
+/// Names the format of a file that is not MCAP, by its first bytes.
 fn other_format(begin: &[u8; MAGIC.len()]) -> &'static str {
     match begin {
         b"SQLite f" => "it is a bag in SQLite; 'ros2 bag convert' or 'rosbags-convert' makes one in MCAP of its folder",
@@ -80,7 +80,7 @@ fn other_format(begin: &[u8; MAGIC.len()]) -> &'static str {
 }
 
 impl Recording {
-    /// Opens a recording. A file without an index is read through.
+    /// Opens a recording. Reads the index, or all records of a file without one.
     pub fn open(path: impl AsRef<Path>) -> Result<Recording, ReadError> {
         let path = path.as_ref().to_owned();
         let io = |error| ReadError::Io {
@@ -151,7 +151,7 @@ impl Recording {
             end_ns: index.message_end_time,
             repeats: false,
         });
-        // One that lies outside the file is damaged, and says so when it is read.
+        // The index may name a chunk outside of the file. `read_chunk` returns an error for it.
         self.chunks = chunks.collect();
         for MetadataIndex { offset, length, .. } in &summary.metadata_indexes {
             if *length > METADATA_BYTES_MAX {
@@ -183,7 +183,7 @@ impl Recording {
         }
     }
 
-    /// Goes through the records of a file without an index, up to the first that is not whole.
+    /// Reads the records of a file without an index, up to the first one that is not whole.
     fn scan(&mut self) {
         let mut known = ChannelAccumulator::default();
         let mut at = MAGIC.len() as u64;
@@ -200,7 +200,7 @@ impl Recording {
         });
     }
 
-    /// Looks at the record at `at`. Returns its length with its head; None: the file ends here.
+    /// Reads the record at `at`. Returns its length with its head; None: the file ends here. The error says why it is not whole.
     fn scan_record(
         &mut self,
         at: u64,
@@ -235,7 +235,7 @@ impl Recording {
                 let read = read_record(&self.file, at, bytes);
                 self.take_metadata(&read.map_err(|error| error.to_string())?.1);
             }
-            // The data ends here; what follows is an index that is not whole.
+            // The index follows the data, and is not whole, since the file is not finished.
             op::DATA_END => return Err("its index is not whole".to_owned()),
             0 => {
                 return Err(
@@ -290,12 +290,12 @@ impl Recording {
         &self.path
     }
 
-    /// Its channels: one for each publisher and message type of a topic.
+    /// Its channels: one for each publisher and schema of a topic.
     pub fn channels(&self) -> impl Iterator<Item = &Channel> {
         self.channels.values().map(|channel| &**channel)
     }
 
-    /// The first log time of messages that are in no file before it; the end of all times if there is none.
+    /// The first log time of the file's own messages, without those that it repeats; `u64::MAX` if it has none.
     pub(crate) fn first_ns(&self) -> u64 {
         let mut own = self.chunks.iter().filter(|range| !range.repeats);
         own.next().map_or(u64::MAX, |range| range.start_ns)
@@ -307,13 +307,13 @@ impl Recording {
             .any(|channel| channel.transient_local)
     }
 
-    /// What a file lacks that was not finished; None if it was.
+    /// The unreadable end of the file. None: the file is finished.
     pub fn missing(&self) -> Option<&Missing> {
         self.missing.as_ref()
     }
 
-    /// When the file's own first message was published: nanoseconds since 1970. Messages of histories, and those that it repeats
-    /// from files before it, are older.
+    /// When the file's own first message was published: nanoseconds since 1970. Messages from histories, and those that the file
+    /// repeats from earlier files, are older.
     pub fn begun_ns(&self) -> u64 {
         let begun_ns = self.begun_ns.unwrap_or_default();
         match self.first_ns() {
@@ -329,14 +329,14 @@ impl Recording {
     }
 }
 
-/// Whether the file ends as a finished one does.
+/// Whether the file ends with MCAP's magic bytes, which a recorder writes last.
 fn is_finished(file: &File, file_bytes: u64) -> bool {
     let mut magic = [0; MAGIC.len()];
     let at = file_bytes.saturating_sub(MAGIC.len() as u64);
     at > MAGIC.len() as u64 && file.read_exact_at(&mut magic, at).is_ok() && magic == MAGIC
 }
 
-/// None: the file is finished and has no index.
+/// Reads the index of a finished file. None: it has none.
 fn read_summary(file: &mut File, file_bytes: u64) -> Result<Option<Summary>, McapError> {
     file.seek(SeekFrom::Start(0))?;
     let options = SummaryReaderOptions::default()

@@ -1,7 +1,7 @@
-//! Publishing a recording again.
+//! Replays recordings.
 //!
-//! One thread reads messages into loans before they are due. The other publishes each at its time. The first message is due once
-//! the loans that are filled ahead are there, so that a slow first read or new memory makes no message late.
+//! One thread reads messages into loans before they are due. The caller's thread publishes each at its time. Time starts when the
+//! first thread has filled as many loans as it may, so that a slow first read or new memory delays no message.
 
 use crate::channel::Channel;
 use crate::error::{ReadError, ReplayError};
@@ -17,36 +17,36 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Messages that are in loans before they are due, and their bytes, unless it is one message.
+/// Most messages in loans before they are due, and most bytes in them. A single message may be larger.
 const AHEAD_MAX: usize = 16;
 const AHEAD_BYTES_MAX: u64 = 256 << 20;
-/// How long a stop may go unnoticed.
+/// Time between two looks whether the replay stops.
 const SLICE: Duration = Duration::from_millis(50);
-/// How long a message waits for memory.
+/// How long a message waits for memory after the queue has become empty.
 const LOAN_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a message waits for reliable subscribers before the user hears of them.
+/// How long a message waits for reliable subscribers before the replay reports them.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Pause before memory is asked for again.
+/// Pause before another try to get memory.
 const LOAN_PAUSE: Duration = Duration::from_millis(20);
-/// What publishers keep at most.
+/// The largest history of a publisher.
 const HISTORY_MAX: u32 = 32_768;
 
 /// How to replay.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
-    /// How much faster than it was recorded. Default: 1.
+    /// Speed as a multiple of the recording's. Default: 1.
     pub rate: f64,
-    /// Whether to begin again at the end. Default: no.
+    /// Whether to restart at the end. Even so, a replay without any message ends. Default: no.
     pub repeat: bool,
-    /// Where in the recording to begin. What transient-local publishers had published before is published first, at once.
+    /// Where in the recording to begin. Earlier messages of transient-local publishers are published at once, first of all.
     pub start: Duration,
-    /// Topics and patterns; none: all topics.
+    /// Topics and patterns. Empty: all topics.
     pub topics: Vec<String>,
     /// The domain to publish in. Default: that of the topic, or host memory.
     pub domain: Option<Domain>,
     /// Wait until each topic has this many subscribers.
     pub wait_subscribers: u32,
-    /// Tells the user which subscribers hold the replay back. Default: a warning in the log.
+    /// Called with a text for the user about subscribers that the replay waits for. Default: logs a warning.
     pub report: fn(&str),
 }
 
@@ -71,13 +71,13 @@ pub struct Replayed {
     pub replayed: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Damaged chunks and messages, which were left out.
+    /// Damaged chunks and messages, which the replay left out.
     pub corrupt: u64,
-    /// The latest that a message was published after its time, in microseconds.
+    /// The largest delay of a message behind its time, in microseconds.
     pub late_max_us: u64,
 }
 
-/// Publishes recordings again: a publisher like any other for each that was recorded.
+/// Publishes recordings again, with a publisher for each recorded publisher.
 pub struct Replay {
     recordings: Vec<Arc<Recording>>,
     options: ReplayOptions,
@@ -88,16 +88,16 @@ pub struct Replay {
     late_max_us: AtomicU64,
 }
 
-/// What the reading thread found next.
+/// An entry of the queue from the reading to the publishing thread.
 enum Next {
     Message(Box<Filled>),
     Damaged(ReadError),
     Failed(ReplayError),
-    /// The recordings begin again.
+    /// The recordings restart from their beginning.
     Again,
 }
 
-/// Ends the reading, also if it panics.
+/// A guard of the reading thread: its drop, also in a panic, tells the publishing thread that no more messages come.
 struct Reading<'a>(&'a Ahead);
 
 impl Drop for Reading<'_> {
@@ -118,7 +118,7 @@ struct Filled {
     loan: Loan,
 }
 
-/// What is read ahead, from the thread that reads to the one that publishes.
+/// The queue from the reading to the publishing thread.
 #[derive(Default)]
 struct Ahead {
     queue: Mutex<Queue>,
@@ -130,20 +130,20 @@ struct Queue {
     next: VecDeque<Next>,
     /// Bytes of the message that was taken last, until it is published.
     taken: Option<u64>,
-    /// Messages that were published.
+    /// How many messages were published.
     published: u64,
-    /// Of all these messages.
+    /// Bytes of the messages in the queue, with the one that was taken last.
     bytes: u64,
-    /// As much as fits was read, or all: the first message may be published.
+    /// The reading thread has filled as many loans as it may, or has ended, so the first message may be published.
     is_begun: bool,
-    /// Nothing more comes.
+    /// The reading thread has ended.
     is_complete: bool,
-    /// Nobody takes any more.
+    /// The publishing thread has ended.
     is_over: bool,
 }
 
 impl Queue {
-    /// Nothing waits, and what was taken is published.
+    /// Whether no message waits, and the last one that was taken is published.
     fn is_empty(&self) -> bool {
         self.next.is_empty() && self.taken.is_none()
     }
@@ -160,7 +160,7 @@ impl Ahead {
         self.changed.notify_all();
     }
 
-    /// Waits for a change, in the thread that reads. It waits only when it can read no further, so the first message may be published.
+    /// Waits for a change, in the reading thread. That thread waits only when it can fill no more loans, so this also sets `is_begun`.
     fn wait<'a>(&self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
         queue.is_begun = true;
         self.changed.notify_all();
@@ -169,7 +169,7 @@ impl Ahead {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there is room for so many bytes. False: nobody takes them.
+    /// Waits until the queue has room for `bytes` bytes. False: the publishing thread has ended.
     fn wait_for_room(&self, bytes: u64) -> bool {
         let mut queue = lock(&self.queue);
         while !queue.is_over && !queue.has_room(bytes) {
@@ -178,7 +178,7 @@ impl Ahead {
         !queue.is_over
     }
 
-    /// Waits until one of the messages is published. False: there is none, or nobody takes any more.
+    /// Waits until a message is published. False: the queue is empty, or the publishing thread has ended.
     fn wait_for_publish(&self) -> bool {
         let mut queue = lock(&self.queue);
         let published = queue.published;
@@ -200,7 +200,7 @@ impl Ahead {
         });
     }
 
-    /// The next one, when the one before it is published; None at the end, or if it is to stop.
+    /// Returns the next message. The caller has published the one before. None: at the end, or `stop` is set.
     fn pop(&self, stop: &AtomicBool) -> Option<Next> {
         let mut queue = lock(&self.queue);
         if let Some(bytes) = queue.taken.take() {
@@ -270,7 +270,7 @@ impl Replay {
             .publisher(&format!("/{}", channel.topic))
             .type_name(&channel.type_name)
             .keep_last(channel.history.clamp(1, HISTORY_MAX))
-            // Who reads reliably is waited for, in slices between which a stop is seen.
+            // A publish waits for reliable subscribers for one slice. The replay then looks for a stop and publishes again.
             .deadline(SLICE)
             .loan_timeout(Duration::ZERO);
         if channel.transient_local {
@@ -290,7 +290,7 @@ impl Replay {
         Ok(())
     }
 
-    /// What it has done so far.
+    /// What the replay has done so far.
     pub fn replayed(&self) -> Replayed {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Replayed {
@@ -331,9 +331,9 @@ impl Replay {
         begun_ns.saturating_add(self.options.start.as_nanos() as u64)
     }
 
-    /// Reads all messages into loans, until nobody takes them.
+    /// Runs the reading thread: reads all messages into loans, until the end or until the publishing thread has ended.
     fn read_all(&self, ahead: &Ahead) {
-        // A publisher that was stopped while it published gave its message a time from before the recording began.
+        // From 0 on, not from `start_ns`: if a publisher was suspended within a publish call, its message has a time before the start.
         let from_ns = match self.options.start.is_zero() {
             true => 0,
             false => self.start_ns(),
@@ -344,6 +344,7 @@ impl Replay {
             without_repeated: false,
         };
         loop {
+            let mut has_messages = false;
             for (number, recording) in self.recordings.iter().enumerate() {
                 selection.without_repeated = number > 0;
                 for message in recording.select(&selection) {
@@ -355,17 +356,19 @@ impl Replay {
                         Ok(message) => self.fill(&message, ahead),
                         Err(error) => Some(Next::Damaged(error)),
                     };
+                    has_messages |= matches!(next, Some(Next::Message(_)));
                     next.into_iter().for_each(|next| ahead.push(next));
                 }
             }
-            if !self.options.repeat || !ahead.wait_for_room(0) {
+            // Nothing paces rounds without messages, so the replay ends.
+            if !self.options.repeat || !has_messages || !ahead.wait_for_room(0) {
                 return;
             }
             ahead.push(Next::Again);
         }
     }
 
-    /// Fills a loan. None: its topic is not replayed.
+    /// Fills a loan with a message. None: the replay does not publish its topic.
     fn fill(&self, message: &Message, ahead: &Ahead) -> Option<Next> {
         let topic = message.topic().to_owned();
         let key = (topic, message.channel.publisher_id);
@@ -405,7 +408,7 @@ impl Replay {
                 }
                 Next::Damaged(error) => self.leave_out(&error),
                 Next::Failed(error) => return Err(error),
-                // The last message has its time before the first comes again.
+                // The next round begins at the time of the last message.
                 Next::Again => *begun += self.scaled(last_ns - from_ns),
             }
         }
@@ -443,7 +446,7 @@ impl Replay {
         let topic = key.0;
         match published {
             Ok(_) => {}
-            // It was stopped.
+            // `stop` was set while the message waited.
             Err(Unpublished {
                 error: PublishError::BackPressured { .. },
                 ..
@@ -471,7 +474,7 @@ impl Replay {
     }
 }
 
-/// A loan, after a wait for memory if need be. Most of it may be in loans for messages that are not due yet.
+/// Takes a loan. Waits for memory if need be: messages in the queue may hold most of it until they are published.
 fn loan(publisher: &Publisher, bytes: u64, ahead: &Ahead) -> Result<Loan, LoanError> {
     let mut since = None;
     loop {
@@ -492,7 +495,7 @@ fn loan(publisher: &Publisher, bytes: u64, ahead: &Ahead) -> Result<Loan, LoanEr
     }
 }
 
-/// False: it was stopped before.
+/// Sleeps until `due`. False: `stop` was set first.
 fn sleep_until(due: Instant, stop: &AtomicBool) -> bool {
     loop {
         if stop.load(Ordering::Relaxed) {

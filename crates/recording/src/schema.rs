@@ -1,11 +1,11 @@
-//! How messages lie in a recording: Protocol Buffers, whose description each file carries.
+//! The encoding of messages in a recording: Protocol Buffers, whose descriptions each file contains.
 //!
-//! An image is a `foxglove.RawImage` (or a `foxglove.CompressedImage`, see `jpeg`), which Foxglove, Rerun and others draw; a message that
-//! came as CDR from ROS 2 is that CDR; everything else is an `rgaps.Message`. Images and messages have the fields that any reader expects (time, frame, data), and the field `rgaps`
-//! with what only rgaps knows: tag, attachment, element type, shape, parts. A reader that does not know that field
-//! skips it. `docs/how-to/record-replay.md` shows both types as a `.proto` file.
+//! An image is a `foxglove.RawImage` (or a `foxglove.CompressedImage`, see `jpeg`), which Foxglove, Rerun and others draw; a message
+//! that is CDR of ROS 2 stays CDR; every other message is an `rgaps.Message`. Images and `rgaps.Message` have the fields that any
+//! reader expects (time, frame, data), and a field `rgaps` for what only rgaps knows: tag, attachment, element type, shape, parts.
+//! Other readers skip that field. `docs/how-to/record-replay.md` shows both types as a `.proto` file.
 //!
-//! One Rust type reads and writes both: their fields have the same numbers.
+//! One Rust type, [`Envelope`], reads and writes both, since their fields have the same numbers.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -15,7 +15,7 @@ use prost_types::{
     FileDescriptorProto, FileDescriptorSet, Timestamp,
 };
 
-/// Number of the field with the bytes, which comes last on the wire.
+/// Number of the field `data`, which is the last of an encoded message.
 pub(crate) const DATA: u32 = 6;
 
 /// `foxglove.RawImage` or `rgaps.Message`. The latter leaves out width, height, encoding and step.
@@ -35,14 +35,14 @@ pub(crate) struct Envelope {
     pub data: Bytes,
     #[prost(string, tag = "7")]
     pub frame_id: String,
-    /// Of `rgaps.Message`: the numbers of a small array, for plots.
+    /// Only in `rgaps.Message`: the numbers of a small array, for plots.
     #[prost(double, repeated, tag = "8")]
     pub values: Vec<f64>,
     #[prost(message, optional, tag = "1000")]
     pub rgaps: Option<Beside>,
 }
 
-/// `rgaps.Beside`: what lies beside the bytes of a message.
+/// `rgaps.Beside`: everything of a message besides its bytes that only rgaps knows.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Beside {
     #[prost(uint64, tag = "1")]
@@ -72,7 +72,7 @@ pub(crate) struct Array {
     pub dlpack: u32,
     #[prost(uint64, repeated, tag = "3")]
     pub shape: Vec<u64>,
-    /// In elements.
+    /// Steps in elements.
     #[prost(int64, repeated, tag = "4")]
     pub strides: Vec<i64>,
 }
@@ -95,45 +95,45 @@ pub(crate) struct NamedPart {
 
 /// The type of a channel's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum SchemaKind {
     /// `foxglove.RawImage`.
     Image,
     /// `foxglove.CompressedImage`.
     CompressedImage,
-    /// `foxglove.PointCloud`. Only for looking: a recording has clouds as `rgaps.Message`.
+    /// `foxglove.PointCloud`. Only for viewers: a recording has clouds as `rgaps.Message`.
     PointCloud,
-    /// `foxglove.Log`. Only for looking, too.
+    /// `foxglove.Log`. Only for viewers, too.
     Log,
     /// `rgaps.Message`.
     Message,
-    /// A message of ROS 2 in CDR. Only in recordings; its type says more.
+    /// A message of ROS 2 in CDR. Only in recordings, where the schema's name is the message's type.
     Ros2,
 }
 
-impl Kind {
-    /// The name of its schema; of a message of ROS 2, its type is that.
+impl SchemaKind {
+    /// The name of the schema; empty for messages of ROS 2, whose schemas have the names of their types.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Image => "foxglove.RawImage",
-            Kind::CompressedImage => "foxglove.CompressedImage",
-            Kind::PointCloud => "foxglove.PointCloud",
-            Kind::Log => "foxglove.Log",
-            Kind::Message => "rgaps.Message",
-            Kind::Ros2 => "",
+            SchemaKind::Image => "foxglove.RawImage",
+            SchemaKind::CompressedImage => "foxglove.CompressedImage",
+            SchemaKind::PointCloud => "foxglove.PointCloud",
+            SchemaKind::Log => "foxglove.Log",
+            SchemaKind::Message => "rgaps.Message",
+            SchemaKind::Ros2 => "",
         }
     }
 
-    /// Its description and those of all types that it uses, as an MCAP schema holds them.
+    /// The descriptor set of the schema and of all types that it uses, as an MCAP schema record holds it. Empty for ROS 2.
     pub fn descriptor(self) -> Vec<u8> {
         let mut files = vec![timestamp_file()];
         match self {
-            // Its definition is text: see `rgaps_ros2::definition`.
-            Kind::Ros2 => return Vec::new(),
-            Kind::Image => files.extend([own_file(), image_file()]),
-            Kind::CompressedImage => files.extend([own_file(), compressed_file()]),
-            Kind::PointCloud => files.push(cloud_file()),
-            Kind::Log => files.push(log_file()),
-            Kind::Message => files.push(own_file()),
+            // ROS 2 defines types in text: see `rgaps_ros2::definition`.
+            SchemaKind::Ros2 => return Vec::new(),
+            SchemaKind::Image => files.extend([own_file(), image_file()]),
+            SchemaKind::CompressedImage => files.extend([own_file(), compressed_file()]),
+            SchemaKind::PointCloud => files.push(cloud_file()),
+            SchemaKind::Log => files.push(log_file()),
+            SchemaKind::Message => files.push(own_file()),
         }
         FileDescriptorSet { file: files }.encode_to_vec()
     }
@@ -328,7 +328,7 @@ fn log_file() -> FileDescriptorProto {
     )
 }
 
-/// An enumeration of names from 0 on.
+/// An enumeration whose names have the values from 0 on.
 fn numbered(name: &str, names: &[&str]) -> EnumDescriptorProto {
     let values = names
         .iter()

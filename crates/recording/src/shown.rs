@@ -1,22 +1,21 @@
-//! From a sample to a message for those who look at a topic: as small as they want it, and point clouds and lines of logs as
-//! Foxglove draws them. The type of the publisher says which messages these are. Recordings have them as they were published
-//! (`rgaps.Message`).
+//! Encodes samples for viewers: reduced to a size, with point clouds and log messages as Foxglove draws them. The publisher's type
+//! tells which messages are clouds and logs. Recordings have these as `rgaps.Message`, as they were published.
 
 use crate::encode::{append, image_of, read_all, timestamp, Encoded};
 use crate::jpeg::CompressedImage;
-use crate::schema::Kind;
+use crate::schema::SchemaKind;
 use prost::Message as _;
 use prost_types::Timestamp;
 use rgaps::{DType, Header, RecvError, Sample, Value};
-use rgaps_ros2::{Kind as Number, Reader};
+use rgaps_ros2::{CdrReader, NumberType};
 use std::borrow::Cow;
 use std::io::Cursor;
 
-/// Names of types, without their package, whose messages are clouds.
+/// Names, without packages, of types whose messages are clouds.
 const CLOUDS: [&str; 2] = ["PointCloud2", "PointCloud"];
 const LOG: &str = "Log";
 const COMPRESSED: &str = "CompressedImage";
-/// Columns of a cloud whose header says nothing of them.
+/// Columns of a cloud whose header does not name them.
 const COLUMNS: [&str; 4] = ["x", "y", "z", "intensity"];
 /// `PackedElementField.NumericType.FLOAT32`.
 const FLOAT32: i32 = 7;
@@ -45,7 +44,7 @@ struct Pose {
     orientation: Option<Numbers>,
 }
 
-/// `foxglove.Vector3`, and `foxglove.Quaternion`, which has one number more.
+/// `foxglove.Vector3`, and `foxglove.Quaternion`, which has a fourth number.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Numbers {
     #[prost(double, tag = "1")]
@@ -84,10 +83,10 @@ struct Log {
     line: u32,
 }
 
-/// Appends the message of `sample`, which is complete, to `to`, for somebody who looks at it: from any domain, with at most
-/// `bytes_max` bytes. Of a larger image, every n-th pixel of every n-th row; of a larger point cloud, every n-th point.
-/// `type_name`, of the publisher, says which messages are clouds and lines of a log. It was published at `publish_ns`,
-/// nanoseconds since 1970. None: the message is larger and none of these, and nothing was appended.
+/// Encodes `sample`, which is complete and in any domain, for a viewer, and appends it to `to`. A larger image than `bytes_max`
+/// is reduced to every n-th pixel of every n-th row, a larger point cloud to every n-th point. None: another message is larger,
+/// and nothing was appended. `type_name`: the publisher's type, which tells clouds and logs. `publish_ns`: when it was published,
+/// in nanoseconds since 1970.
 pub fn encode_within(
     sample: &Sample,
     type_name: &str,
@@ -116,8 +115,8 @@ pub fn encode_within(
     append(sample, publish_ns, &bytes, small.map(|small| small.0), to).map(Some)
 }
 
-/// What a message of this type is for Foxglove, if the type is one of those and the message is what it says. Of a cloud with
-/// more than `bytes_max` bytes every n-th point.
+/// Encodes a cloud, a log message or a compressed image as Foxglove draws it. None: the type is none of these, or the message does
+/// not match its type. Reduces a cloud of more than `bytes_max` bytes to every n-th point.
 fn drawn(
     sample: &Sample,
     type_name: &str,
@@ -127,9 +126,9 @@ fn drawn(
 ) -> Result<Option<Encoded>, RecvError> {
     let name = type_name.rsplit(['/', '.', ':']).next().unwrap_or_default();
     let kind = match name {
-        LOG if sample.len() <= bytes_max => Kind::Log,
-        COMPRESSED if sample.len() <= bytes_max => Kind::CompressedImage,
-        name if CLOUDS.contains(&name) => Kind::PointCloud,
+        LOG if sample.len() <= bytes_max => SchemaKind::Log,
+        COMPRESSED if sample.len() <= bytes_max => SchemaKind::CompressedImage,
+        name if CLOUDS.contains(&name) => SchemaKind::PointCloud,
         _ => return Ok(None),
     };
     let header = sample.header().ok().flatten().unwrap_or_default();
@@ -137,8 +136,10 @@ fn drawn(
     let time = timestamp(capture_ns.unwrap_or(publish_ns));
     let bytes = read_all(sample)?;
     let encoded = match kind {
-        Kind::Log => log(&header, &bytes, time).map(|log| log.encode(to)),
-        Kind::CompressedImage => compressed(&header, &bytes, time).map(|image| image.encode(to)),
+        SchemaKind::Log => log(&header, &bytes, time).map(|log| log.encode(to)),
+        SchemaKind::CompressedImage => {
+            compressed(&header, &bytes, time).map(|image| image.encode(to))
+        }
         _ => cloud(sample, &header, &bytes, bytes_max, time).map(|cloud| cloud.encode(to)),
     };
     Ok(encoded.map(|written| {
@@ -152,13 +153,13 @@ fn drawn(
     }))
 }
 
-/// An image in a file's format, with `format` in its header. ROS 2 may write more than the format there: `rgb8; jpeg compressed bgr8`.
+/// An image file with `format` in its header. ROS 2 may write more than the format there: `rgb8; jpeg compressed bgr8`.
 fn compressed(header: &Header, bytes: &[u8], time: Timestamp) -> Option<CompressedImage> {
-    let Some(Value::Text(said)) = header.values.get("format") else {
+    let Some(Value::Text(text)) = header.values.get("format") else {
         return None;
     };
     let known = ["jpeg", "png", "webp", "avif"];
-    let format = known.into_iter().find(|known| said.contains(known))?;
+    let format = known.into_iter().find(|known| text.contains(known))?;
     Some(CompressedImage {
         timestamp: Some(time),
         data: bytes.to_vec().into(),
@@ -168,7 +169,7 @@ fn compressed(header: &Header, bytes: &[u8], time: Timestamp) -> Option<Compress
     })
 }
 
-/// Text whose header has `level`, `name`, `file` and `line`; or `rcl_interfaces/msg/Log` as ROS 2 wrote it.
+/// A log message: text whose header has `level`, `name`, `file` and `line`, or `rcl_interfaces/msg/Log` in CDR.
 fn log(header: &Header, bytes: &[u8], time: Timestamp) -> Option<Log> {
     if let Some(log) = ros_log(bytes) {
         return Some(log);
@@ -187,7 +188,7 @@ fn log(header: &Header, bytes: &[u8], time: Timestamp) -> Option<Log> {
     })
 }
 
-/// `foxglove.Log.Level` of a word, or of a number of Python's `logging` or ROS 2, which have the same ones.
+/// `foxglove.Log.Level` of a word, or of a number, which is the same in Python's `logging` and ROS 2.
 fn level(value: Option<&Value>) -> i32 {
     match value {
         Some(Value::Int(number)) => (*number / 10).clamp(0, 5) as i32,
@@ -205,12 +206,12 @@ fn level(value: Option<&Value>) -> i32 {
 
 /// Reads the CDR of `rcl_interfaces/msg/Log`.
 fn ros_log(bytes: &[u8]) -> Option<Log> {
-    let mut cdr = Reader::new(Cursor::new(bytes), bytes.len()).ok()?;
+    let mut cdr = CdrReader::new(Cursor::new(bytes), bytes.len()).ok()?;
     let stamp = Timestamp {
         seconds: cdr.u32().ok()?.into(),
         nanos: cdr.u32().ok()? as i32,
     };
-    let number = cdr.numbers(Number::U8, 1).ok()?[0];
+    let number = cdr.numbers(NumberType::U8, 1).ok()?[0];
     let (name, message, file) = (cdr.text().ok()?, cdr.text().ok()?, cdr.text().ok()?);
     let _function = cdr.text().ok()?;
     Some(Log {
@@ -279,7 +280,7 @@ fn columns_as_fields(columns: u64) -> Vec<Field> {
     names.map(field).collect()
 }
 
-/// A `sensor_msgs/PointField` in a header. ROS 2 numbers types from int8, uint8 on, Foxglove from uint8, int8 on.
+/// A `sensor_msgs/PointField` of a header. ROS 2 numbers types int8, uint8, ..., Foxglove uint8, int8, ...
 fn field(value: &Value) -> Option<Field> {
     let Value::Map(field) = value else {
         return None;

@@ -1,4 +1,4 @@
-//! The thread that writes: it takes messages from the queue and puts them into one file after the other.
+//! The writing thread of a recorder: takes messages from the queue and writes them to one file after the other.
 
 use crate::counts::{Counters, Reason};
 use crate::entry::Entry;
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How long a chunk may wait for its end while nothing comes.
+/// Time between two looks at the age of the current chunk while no message comes.
 const SLICE: Duration = Duration::from_millis(250);
 
 /// Why a recorder stopped by itself.
@@ -22,7 +22,7 @@ pub struct Failure {
     pub path: PathBuf,
     /// What the system said.
     pub reason: String,
-    /// Up to here the file can be read. It has no index.
+    /// Length of the file, which ends with its last whole chunk and has no index.
     pub readable_bytes: u64,
 }
 
@@ -60,7 +60,7 @@ impl Files {
         Ok(files)
     }
 
-    /// Begins the next file with these messages of files before it.
+    /// Begins the next file, with a chunk that repeats these messages of earlier files.
     fn open_next(&mut self, repeated: &[Arc<Entry>]) -> Result<(), McapError> {
         let path = self.options.path(self.number);
         let open = OpenFile::create(&path, &self.options, self.begun_ns, repeated)?;
@@ -70,7 +70,7 @@ impl Files {
         Ok(())
     }
 
-    /// Writes what comes until the queue ends.
+    /// Runs the thread until the queue ends.
     pub(crate) fn run(mut self, queue: &Queue) {
         loop {
             match queue.next(SLICE) {

@@ -23,7 +23,7 @@ fn image(seed: u8) -> Vec<u8> {
 #[test]
 fn messages_of_a_gpu_are_recorded_and_replayed_on_it() {
     if !driver::is_real() {
-        // Copies take their time, so that what is not waited for has not happened.
+        // Delays copies, so that a missing wait shows.
         driver::use_test_driver(&[("DELAY_US", "3000")]);
     }
     let uuid = Driver::load().unwrap().devices().unwrap()[0].uuid;

@@ -1,4 +1,4 @@
-//! Files that are split, kept, cut off, damaged, full, or written by others.
+//! Files that are split, written on a trigger, cut off, damaged, on a full disk, or written by other programs.
 
 mod support;
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use support::{record, SOON};
 
-/// Messages of 1000 bytes, whose first four are their number.
+/// A message of 1000 bytes that begins with its number in four bytes.
 fn message(number: u32) -> Vec<u8> {
     let mut bytes = vec![number as u8; 1000];
     bytes[..4].copy_from_slice(&number.to_le_bytes());
@@ -30,7 +30,7 @@ fn publish(node: &Node, numbers: std::ops::Range<u32>) {
     }
 }
 
-/// The numbers of all messages that can be read, and how many errors there are between them.
+/// The numbers of all readable messages, and the number of errors between them.
 fn numbers(path: &Path) -> (Vec<u32>, usize) {
     let recording = Arc::new(Recording::open(path).unwrap());
     let (mut numbers, mut errors) = (Vec::new(), 0);
@@ -122,7 +122,7 @@ fn any_byte_may_be_wrong_and_nothing_panics() {
         if let Ok(recording) = Recording::open(&file) {
             let _ = recording.info();
             let read = Arc::new(recording).messages().filter(Result::is_ok);
-            // A damaged index may name a chunk twice or not at all, and nothing else.
+            // A damaged index may name a chunk twice or not at all, so up to 200 messages are right.
             assert!(read.count() <= 200);
         }
     }
@@ -150,7 +150,7 @@ fn files_are_split_by_size() {
         assert!(path.metadata().unwrap().len() < 50_000);
         let mut read = numbers(&path).0;
         if let Some(last) = all.last() {
-            // A late joiner's message.
+            // Each file after the first begins with the message that a late joiner would get.
             assert_eq!(read.remove(0), *last);
         }
         all.extend(read);
@@ -181,7 +181,7 @@ fn files_are_split_by_time() {
     let daemon = Daemon::start();
     let node = daemon.node("test");
     let folder = tempfile::tempdir().unwrap();
-    // Volatile: no file repeats a message.
+    // The publisher is volatile, so no file repeats a message.
     let publisher = node.publisher("numbers").keep_last(1000).create().unwrap();
     let mut options = Options::new(["numbers"], folder.path().join("run.mcap"));
     options.split_time = Some(Duration::from_millis(20));
@@ -226,18 +226,18 @@ fn the_last_seconds_are_written_when_it_is_told_to() {
     let (read, _) = numbers(&first);
     assert_eq!(read.last(), Some(&49));
     assert!((25..50).contains(&read.len()), "{read:?}");
-    // Again, with what has come since.
+    // Triggers again, for the messages since the first trigger.
     publish(&node, 50..53);
     until("more messages", || recorder.counts().queue_messages == 3);
     recorder.trigger();
     let second = folder.path().join("run-0001.mcap");
     until("a second file", || is_finished(&second));
-    // The latest of the publisher before is what a late joiner would have got.
+    // The file begins with the latest message of the earlier publisher, which a late joiner would get.
     assert_eq!(numbers(&second).0, [49, 50, 51, 52]);
     assert_eq!(recorder.stop().0.files, 2);
 }
 
-/// What a file has, in the order of publishing: topics, and when they were published.
+/// The topics and the times of a file's messages, in the order of publishing.
 fn rows(path: &Path) -> Vec<(String, u64)> {
     let recording = Arc::new(Recording::open(path).unwrap());
     let messages = recording.messages().map(Result::unwrap);
@@ -246,7 +246,7 @@ fn rows(path: &Path) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// A map that was published before the recording begins.
+/// A transient-local publisher that has published a map.
 fn map(node: &Node) -> rgaps::Publisher {
     let map = node.publisher("map").keep_last(1).transient_local();
     let map = map.create().unwrap();

@@ -87,7 +87,7 @@ fn images_become_jpeg_and_everything_else_stays() {
         .collect();
     assert!(worst(&pixels(messages[1].data()), &swapped) < 8);
 
-    // A replay publishes what ROS 2 knows as a compressed image.
+    // A replay publishes JPEG files, as ROS 2 does for compressed images.
     let subscriber = node.subscriber("a/rgb").reliable().create().unwrap();
     drop(publishers);
     let replay = Replay::new(&node, vec![recording], ReplayOptions::default()).unwrap();

@@ -1,4 +1,4 @@
-//! Messages of ROS 2: those that came as CDR are recorded as CDR, and bags of ROS 2 are read and replayed as arrays.
+//! Messages of ROS 2: messages that are CDR are recorded as CDR, and a replay of a bag publishes arrays.
 
 mod support;
 
@@ -24,7 +24,7 @@ fn vector(name: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(byte).collect()
 }
 
-/// What the bridge says of a message that it brings.
+/// The mark that the bridge sets in the header of a message from ROS 2.
 fn mark() -> Header {
     let mark = BTreeMap::from([(
         "source_ns".to_owned(),
@@ -41,7 +41,7 @@ fn put(publisher: &Publisher, header: &Header, tag: u64) {
     loan.publish().unwrap();
 }
 
-/// As the crate `mcap` reads it: topic, schema, encoding, time, bytes.
+/// Reads a file with the crate `mcap`: topic, schema, encoding, time and bytes of each message.
 fn read(file: &Path) -> Vec<(String, String, String, u64, Vec<u8>)> {
     let bytes = std::fs::read(file).unwrap();
     let messages = mcap::MessageStream::new(&bytes).unwrap();
@@ -67,7 +67,7 @@ fn a_message_that_came_as_cdr_is_recorded_as_cdr() {
     let publisher = node.publisher("tf").type_name(TF).create().unwrap();
     let recorder = record(&node, Options::new(["tf"], &file), 1);
     put(&publisher, &mark(), 0);
-    // What CDR has no place for.
+    // CDR has no place for a tag, and for another header.
     put(&publisher, &mark(), 7);
     put(&publisher, &Header::default().value("gain", 2), 0);
     let (counts, failure) = recorder.stop();
@@ -80,7 +80,7 @@ fn a_message_that_came_as_cdr_is_recorded_as_cdr() {
         (*source_ns, &bytes[..]),
         (1_700_000_000_000_000_001, &CDR[..])
     );
-    // Tools that do not know the type find its definition.
+    // The file defines the type for tools that do not know it.
     let bytes = std::fs::read(&file).unwrap();
     let mut messages = mcap::MessageStream::new(&bytes).unwrap();
     let schema = messages.next().unwrap().unwrap().channel.schema.clone();
@@ -111,7 +111,7 @@ fn a_message_that_came_as_cdr_is_recorded_as_cdr() {
     assert_eq!(recording.info().topics.len(), 1);
 }
 
-/// No zeros for what cannot be the type, and the counts name the topics.
+/// A bag leaves out messages that do not match their type, instead of filling them with zeros, and the counts name the topics.
 #[test]
 fn what_cannot_be_its_type_is_left_out_of_a_bag_and_named() {
     let daemon = Daemon::start();
@@ -132,7 +132,7 @@ fn what_cannot_be_its_type_is_left_out_of_a_bag_and_named() {
     assert!(camera.contains("declares type 'rgb8'"), "{camera}");
 }
 
-/// A bag as `ros2 bag record` writes it, with these messages of topics.
+/// Writes a bag as `ros2 bag record` does, with these messages of topics.
 fn bag(file: &Path, qos: &str, messages: &[(&str, &str, Vec<u8>)]) {
     let to = std::io::BufWriter::new(std::fs::File::create(file).unwrap());
     let options = mcap::WriteOptions::new().profile("ros2");
@@ -181,7 +181,7 @@ fn a_bag_of_ros_2_is_replayed_as_arrays_and_what_is_not_known_as_its_bytes() {
     let replayed = replay.run(&AtomicBool::new(false)).unwrap();
     assert_eq!((replayed.replayed, replayed.corrupt), (2, 1));
 
-    // Late: the bag says that its publishers were transient-local.
+    // Late joiners get the messages, since the bag has transient-local publishers.
     let late = |topic: &str| {
         let subscriber = node.subscriber(topic).late(Late::Latest).create().unwrap();
         subscriber.recv_timeout(SOON).unwrap()

@@ -1,4 +1,4 @@
-//! What is recorded and replayed equals the original, byte for byte, with all that lay beside it.
+//! A replayed message equals the recorded one byte for byte, with everything beside its bytes.
 
 mod support;
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use support::{record, SOON};
 
-/// A message without what differs in a replay: times and numbers of its publisher.
+/// A message without its times and its publisher's numbers, which differ in a replay.
 #[derive(Debug, PartialEq)]
 struct Content {
     topic: String,
@@ -70,7 +70,7 @@ fn publish_all(publishers: &[Publisher], seed: u8) {
     fill(&mut loan, seed);
     loan.publish().unwrap();
 
-    // Columns of a matrix, with bytes between them that belong to the message.
+    // Columns of a matrix, with bytes between them, which also belong to the message.
     let mut loan = strided.loan(200).unwrap();
     fill(&mut loan, seed);
     let tensor = rgaps::tensor::strided(DType::F32, &[3, 4], &[1, 12]).unwrap();
@@ -95,7 +95,7 @@ fn publish_all(publishers: &[Publisher], seed: u8) {
         },
     ];
     let mut loan = parts.loan_parts(&specs).unwrap();
-    // The bytes between the parts, too.
+    // Also fills the bytes between the parts.
     fill(&mut loan, seed);
     loan.set_header(&Header::default().frame_id("rig")).unwrap();
     loan.publish().unwrap();
@@ -118,7 +118,7 @@ fn publishers(node: &rgaps::Node) -> Vec<Publisher> {
     TOPICS.iter().map(create).collect()
 }
 
-/// All messages that each subscriber gets, `messages` in all.
+/// Receives `messages` messages per topic, and twice as many of `a/plain`.
 fn receive(subscribers: &[rgaps::Subscriber], messages: usize) -> Vec<Content> {
     let mut all = Vec::new();
     for subscriber in subscribers {
@@ -149,7 +149,7 @@ fn a_recording_equals_the_original(compression: Compression) {
     let publishers = publishers(&node);
     let mut options = Options::new(["a/**"], &file);
     options.compression = compression;
-    // Several chunks.
+    // Small enough for several chunks.
     options.chunk_bytes = 4096;
     let recorder = record(&node, options, TOPICS.len());
     for seed in 0..5 {
@@ -257,12 +257,20 @@ fn what_transient_local_publishers_kept_is_recorded_and_replayed_first() {
     let other = Daemon::start();
     let node = other.node("replay");
     let poses = node.subscriber("pose").reliable().create().unwrap();
-    // From a time on that no message has: the map comes nevertheless.
+    // The replay begins after all messages, and still publishes the map.
     let options = ReplayOptions {
         start: Duration::from_secs(3600),
         ..ReplayOptions::default()
     };
     let recording = Arc::new(Recording::open(&file).unwrap());
+    // Without the map it has no message, so it ends, although it should repeat.
+    let nothing = ReplayOptions {
+        repeat: true,
+        topics: vec!["pose".to_owned()],
+        ..options.clone()
+    };
+    let replay = Replay::new(&node, vec![recording.clone()], nothing).unwrap();
+    assert_eq!(replay.run(&AtomicBool::new(false)).unwrap().replayed, 0);
     assert_eq!(recording.info().topics[0].type_name, "Map");
     let replay = Replay::new(&node, vec![recording], options).unwrap();
     assert_eq!(replay.run(&AtomicBool::new(false)).unwrap().replayed, 1);
@@ -277,7 +285,7 @@ fn what_transient_local_publishers_kept_is_recorded_and_replayed_first() {
     assert!(poses.try_recv().unwrap().is_none());
 }
 
-/// Messages that are not due yet take memory that the next ones wait for, longer than a loan waits.
+/// Loans of messages that are not due yet hold all memory for longer than a loan waits, and the replay must not fail.
 #[test]
 fn a_replay_waits_for_memory_that_its_own_messages_hold() {
     let bytes = 4 << 20;
@@ -291,7 +299,7 @@ fn a_replay_waits_for_memory_that_its_own_messages_hold() {
         let mut loan = publisher.loan(bytes).unwrap();
         fill(&mut loan, seed);
         loan.publish().unwrap();
-        // The second message comes after the first was recorded, so there is time between them.
+        // Publishes the second message after the first is recorded, so that time passes between them.
         while recorder.counts().recorded == 0 {
             std::thread::yield_now();
         }
@@ -304,7 +312,7 @@ fn a_replay_waits_for_memory_that_its_own_messages_hold() {
         .map(|message| message.unwrap().log_ns())
         .collect();
     let gap = Duration::from_nanos(times[1] - times[0]);
-    // Room for what the publisher keeps and for one loan.
+    // Room for the publisher's history and for one loan.
     let other = Daemon::start_with("[pool.host]\ncap = \"10MiB\"\n");
     let node = other.node("replay");
     let subscriber = node.subscriber("large").reliable().create().unwrap();
@@ -321,7 +329,7 @@ fn a_replay_waits_for_memory_that_its_own_messages_hold() {
             held.push(subscriber.recv_timeout(SOON).unwrap());
             let read = held.last().unwrap().as_slice().unwrap();
             assert_eq!((read.len() as u64, read[1]), (bytes, 7 + seed));
-            // The first is held until the second comes, so that the third finds no memory before.
+            // Holds the first message until the second comes, so that the third has no memory before.
             held.drain(..held.len() - 1);
         }
         assert_eq!(replayed.join().unwrap().replayed, 3);

@@ -1,4 +1,4 @@
-//! Arrays: memory of the GPU for textures and surfaces, whose layout only the driver knows. Both ends compute sizes and places from the
+//! Arrays: memory of the GPU for textures and surfaces, whose layout only the driver knows. Both ends compute sizes and positions from the
 //! array's shape.
 
 use crate::codes::Code;
@@ -15,7 +15,7 @@ const SIDE_MAX: u64 = 1 << 18;
 const LAYERED: u32 = 1;
 const WITHOUT_MEMORY: u32 = 0x40 | 0x80;
 
-/// `CUDA_ARRAY3D_DESCRIPTOR`: elements in each direction, 0 where the array has not so many dimensions.
+/// `CUDA_ARRAY3D_DESCRIPTOR`: elements in each direction, 0 in directions that the array does not have.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Shape {
     /// Elements of a row.
@@ -26,7 +26,7 @@ pub struct Shape {
     pub depth: u64,
     /// `CUarray_format`.
     pub format: u32,
-    /// Of an element.
+    /// Channels of an element.
     pub channels: u32,
     /// `CUDA_ARRAY3D_LAYERED` and others.
     pub flags: u32,
@@ -63,7 +63,7 @@ impl Shape {
         self.row_bytes() * self.height.max(1)
     }
 
-    /// All bytes, without what the driver adds.
+    /// Bytes of all elements, without the driver's padding.
     pub fn bytes(&self) -> u64 {
         self.layer_bytes() * self.depth.max(1)
     }
@@ -94,7 +94,7 @@ impl Shape {
         self.width.max(self.height).max(depth).max(1).ilog2() + 1
     }
 
-    /// The place of an element of the array with this number: `x` counts bytes, `y` rows, `z` layers.
+    /// Where an element of the array with this number is: `x` counts bytes, `y` rows, `z` layers.
     pub fn element(&self, array: u64, (x, y, z): (u64, u64, u64)) -> Option<Pitched> {
         let (row_bytes, layer_bytes) = (self.row_bytes(), self.layer_bytes());
         let layers = z.checked_mul(layer_bytes)?;
@@ -107,7 +107,7 @@ impl Shape {
         })
     }
 
-    /// The bytes, rows and layers that precede a place.
+    /// The bytes in its row, the rows in its layer and the layers that precede a position.
     pub fn position(&self, at: &Pitched) -> (u64, u64, u64) {
         let in_layer = at.address % self.layer_bytes();
         (
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn places_lead_back_to_their_positions() {
+    fn elements_lead_back_to_their_positions() {
         let array = shape(10, 6, 3);
         let at = array.element(5, (16, 4, 2)).unwrap();
         assert_eq!((at.array, at.address), (5, 2 * 480 + 4 * 80 + 16));

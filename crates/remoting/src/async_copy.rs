@@ -1,21 +1,21 @@
-//! Copies from the device that the program does not wait for: their bytes come with an answer of their own, and are written to
-//! the program's memory by whoever reads it.
+//! Copies from the device that the program does not wait for. An answer of its own brings the bytes of each copy; the thread that
+//! reads the answer writes them to the program's memory.
 //!
-//! While such an answer is expected, a thread reads if nobody else does. So the server can always send the bytes, and
+//! While such answers are expected, a thread of this module reads if no other does. So the server can always send the bytes, and
 //! does so before it answers a call that proves the copy.
 
 use crate::call::Call;
-use crate::client::{Connection, From, Lost, Target};
+use crate::client::{From, Lost, ServerConnection, Target};
 use crate::expected_copies::{ExpectedCopies, ExpectedCopy};
 use crate::limits::ASYNC_COPIES_MAX;
 use rgaps_sync::lock;
 use std::sync::{Arc, PoisonError};
 
-impl Connection {
+impl ServerConnection {
     /// Makes a call that gives bytes, and does not wait for them.
     ///
     /// # Safety
-    /// `bytes` bytes at `to` may be written, by any thread, until [`Connection::wait_for_async_copies`] has returned for them.
+    /// `bytes` bytes at `to` may be written, by any thread, until [`ServerConnection::wait_for_async_copies`] has returned for them.
     pub unsafe fn call_out_async(
         self: &Arc<Self>,
         from: From,
@@ -44,7 +44,7 @@ impl Connection {
             if spawned.is_err() {
                 inbox.expected_copies.has_reader = false;
                 drop(inbox);
-                // Somebody has to read, so this thread does.
+                // A thread has to read, so this one does until no answers are expected.
                 return self.wait_until(ExpectedCopies::is_empty);
             }
         }
@@ -58,9 +58,9 @@ impl Connection {
         self.wait_until(|copies| !copies.touches(start, bytes))
     }
 
-    fn wait_until(&self, is_so: impl Fn(&ExpectedCopies) -> bool) -> Result<(), Lost> {
+    fn wait_until(&self, holds: impl Fn(&ExpectedCopies) -> bool) -> Result<(), Lost> {
         let mut inbox = lock(&self.inbox);
-        while !is_so(&inbox.expected_copies) {
+        while !holds(&inbox.expected_copies) {
             if inbox.is_lost && !inbox.is_read {
                 return Err(Lost);
             }

@@ -1,4 +1,4 @@
-//! What a backend has counted, in a file that its server reads: five numbers.
+//! The counters of a backend, in a file that its server reads: five numbers of 8 bytes, little-endian.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +16,7 @@ pub(crate) struct Counts {
     pub(crate) waited_ns: u64,
 }
 
-/// Of the file.
+/// Bytes of the file.
 const BYTES: usize = 5 * size_of::<u64>();
 
 impl Counts {
@@ -35,7 +35,7 @@ impl Counts {
         to.write_all_at(&bytes, 0)
     }
 
-    /// Zeros where the backend has not written yet.
+    /// Reads the counters; zeros if the backend has not written yet.
     pub(crate) fn read(from: &File) -> Counts {
         let mut bytes = [0; BYTES];
         let _ = from.read_exact_at(&mut bytes, 0);
@@ -61,7 +61,9 @@ pub(crate) struct WaitingTime(Mutex<BoardState>);
 #[derive(Default)]
 struct BoardState {
     calls: u32,
+    /// When `calls` changed last; `None` while none waits.
     since: Option<Instant>,
+    /// The time until then.
     before: Duration,
 }
 
@@ -72,7 +74,7 @@ impl BoardState {
 }
 
 impl WaitingTime {
-    /// The time of a call that waits.
+    /// Runs `wait`, and counts the time that it takes.
     pub(crate) fn of<T>(&self, wait: impl FnOnce() -> T) -> T {
         self.change(1);
         let waited = wait();

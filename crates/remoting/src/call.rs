@@ -1,7 +1,7 @@
-//! What frames carry: calls of the client and answers of the server, encoded by postcard.
+//! The contents of frames: calls of the client and answers of the server, encoded by postcard.
 //!
 //! Calls are those of CUDA's driver. The client mints the handles of streams, events and libraries, so that it
-//! need not wait for them; addresses are the server's, since kernels follow them.
+//! need not wait for them; addresses are the server's, since kernels dereference them.
 
 use crate::array::{Resource, Shape};
 use crate::digest::Digest;
@@ -10,17 +10,17 @@ use serde::{Deserialize, Serialize};
 
 /// Changes with every change of this file or of frames.
 pub const PROTOCOL: u32 = 7;
-/// What each side says first.
+/// The beginning of a hello.
 pub const MAGIC: [u8; 8] = *b"rgapsGPU";
 
-/// The client's first word.
+/// The client's first message.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
     /// [`MAGIC`].
     pub magic: [u8; 8],
     /// [`PROTOCOL`].
     pub protocol: u32,
-    /// What it wants.
+    /// What the connection is for.
     pub wish: Wish,
 }
 
@@ -33,16 +33,16 @@ pub enum Wish {
         program: String,
         /// Its process id on its host.
         pid: u32,
-        /// Which of the program's servers this one is. The memory of each has addresses that those of the others have not.
+        /// Which of the program's servers this one is. Each has its device memory at addresses of its own.
         server: u8,
     },
     /// To see who uses them.
     Status,
     /// To carry bytes of a session.
     Stripe {
-        /// The session's, which its welcome told.
+        /// The session's, from its welcome.
         token: [u8; 16],
-        /// Its place among the stripes.
+        /// Its position among the stripes.
         index: u8,
     },
 }
@@ -54,14 +54,14 @@ pub enum Welcome {
     Session {
         /// The GPUs.
         inventory: Inventory,
-        /// For its stripes.
+        /// The token that its stripes have to name.
         token: [u8; 16],
     },
     /// The connection belongs to its session now.
     Stripe,
-    /// Who is there.
-    Status(Status),
-    /// It does not, for this reason.
+    /// The server's GPUs and clients.
+    Status(ServerStatus),
+    /// The server refuses, for this reason.
     Refused(String),
 }
 
@@ -81,9 +81,9 @@ pub struct DeviceInfo {
     pub name: String,
     /// Its UUID.
     pub uuid: [u8; 16],
-    /// All of its memory that this client may have.
+    /// Bytes of its memory, or the limit of this client if that is lower.
     pub total_bytes: u64,
-    /// Its place on the server's PCI bus.
+    /// Its address on the server's PCI bus.
     pub pci_bus_id: String,
     /// Attributes by number, from 1 on; those that the driver does not know are missing.
     pub attributes: Vec<(i32, i32)>,
@@ -93,7 +93,7 @@ pub struct DeviceInfo {
 
 /// A server, for `rgaps gpu list` and `rgaps gpu top`.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
-pub struct Status {
+pub struct ServerStatus {
     /// The names of its GPUs.
     pub devices: Vec<String>,
     /// Its clients.
@@ -111,7 +111,7 @@ pub struct ClientInfo {
     pub program: String,
     /// Its process id on its host.
     pub pid: u32,
-    /// Where it comes from.
+    /// Its address, for people.
     pub from: String,
     /// Calls so far.
     pub calls: u64,
@@ -130,7 +130,7 @@ pub struct ClientInfo {
 pub struct KernelId {
     /// The client's number of the library.
     pub library: u64,
-    /// Position of its name.
+    /// Position of its name among those of the library.
     pub index: u32,
 }
 
@@ -173,7 +173,7 @@ pub enum Call<'a> {
     MemoryInfo,
     /// Copies the bytes behind the frame to the device.
     CopyIn { to: u64, stream: u64 },
-    /// The same for rows, which follow each other without gaps.
+    /// Copies rows to the device, which follow each other without gaps behind the frame.
     CopyInRows {
         to: Pitched,
         extent: Extent,
@@ -191,8 +191,8 @@ pub enum Call<'a> {
     Share { region: u64, bytes: u64 },
     /// Gives a region back.
     Unshare { region: u64 },
-    /// Copies between a region and the device; the address of `host` is an offset in the region. Who waits for the answer waits
-    /// for the copy. One with a `mark` can be waited for by that number.
+    /// Copies between a region and the device; the address of `host` is an offset in the region. The answer comes after the copy.
+    /// A client can wait for a copy with a `mark` by that number.
     CopyShared {
         region: u64,
         host: Pitched,
@@ -202,7 +202,7 @@ pub enum Call<'a> {
         stream: u64,
         mark: Option<u16>,
     },
-    /// Copies to a region, and gives the bytes when they are there. Of the region this end has no part.
+    /// Copies to a region, and gives the bytes when the copy is done. The client does not map that region.
     CopyToRegion {
         region: u64,
         offset: u64,
@@ -275,7 +275,7 @@ pub enum Call<'a> {
     CaptureEnd { stream: u64, graph: u64 },
     /// `cuStreamGetCaptureInfo`. Gives the state and the number of the recording.
     CaptureStatus { stream: u64 },
-    /// The nodes of `cuStreamGetCaptureInfo`: those on which the next one will depend.
+    /// The nodes of `cuStreamGetCaptureInfo`: those on which the next node will depend.
     CaptureNodes { stream: u64 },
     /// `cuGraphGetNodes`. Gives them.
     GraphNodes { graph: u64 },
@@ -323,17 +323,18 @@ pub enum Call<'a> {
     EventElapsed { start: u64, end: u64 },
     /// `cuCtxSynchronize`.
     Synchronize,
-    /// `cuLibraryLoadData`, with the image behind the frame. Gives what is known of the kernels.
+    /// `cuLibraryLoadData`, with the image behind the frame. Gives descriptions of the kernels.
     LibraryLoad { library: u64, kernels: Vec<&'a str> },
-    /// The same for an image that the server may have kept, by its digest. Gives nothing if it has not: the client sends it then.
+    /// `cuLibraryLoadData` of an image that the server may have kept, by its digest. Gives nothing if it has not: the client then sends
+    /// the image.
     LibraryKnown {
         library: u64,
         digest: Digest,
         kernels: Vec<&'a str>,
     },
-    /// Finds more kernels of a library. Gives what is known of them.
+    /// Finds more kernels of a library. Gives descriptions of them.
     LibraryMore { library: u64, kernels: Vec<&'a str> },
-    /// `cuLibraryGetModule`: the driver, which loads lazily, loads the code now, and says what is wrong with it.
+    /// `cuLibraryGetModule`: the driver, which loads lazily, loads the code now, and gives an error if that fails.
     LibraryNow { library: u64 },
     /// `cuLibraryUnload`.
     LibraryUnload { library: u64 },
@@ -381,7 +382,7 @@ pub enum Call<'a> {
     PeerDisable { device: u16 },
     /// `cuCtxGetStreamPriorityRange`. Gives least and greatest.
     StreamPriorities,
-    /// Gives up everything on the device and its primary context.
+    /// Ends everything that the client has on the device, and its primary context.
     Reset,
     /// Joins a topic of the server's host as a publisher, in the memory of the device.
     TopicPublisher {
@@ -403,7 +404,7 @@ pub enum Call<'a> {
         tensor: Option<Tensor>,
         stream: u64,
     },
-    /// Waits for the next message and has a stream wait for its bytes. Gives [`Value::Message`].
+    /// Waits for the next message and has a stream wait for its bytes. Gives [`CallValue::Message`].
     TopicReceive {
         subscriber: u64,
         message: u64,
@@ -416,25 +417,25 @@ pub enum Call<'a> {
     TopicLeave { member: u64 },
     /// Loads a library above the runtime, by its number in the table that both ends have (`math`).
     MathOpen { library: u8, fingerprint: u64 },
-    /// Calls a function of one, by its number in the table. Gives [`Value::Math`].
+    /// Calls a function of one, by its number in the table. Gives [`CallValue::Math`].
     Math {
         function: u16,
-        arguments: Vec<Argument<'a>>,
+        arguments: Vec<MathArgument<'a>>,
     },
 }
 
 /// An argument of a function of a library above the runtime.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Argument<'a> {
+pub enum MathArgument<'a> {
     /// A number, a handle, an address on the device, or null.
     Word(u64),
-    /// What an address of the host points to.
+    /// The bytes to which an address of the host points.
     Bytes(&'a [u8]),
-    /// The address of so many bytes of the host, which come back.
+    /// Room for so many bytes of the host, which come back.
     Room(u32),
 }
 
-/// What the bytes of a message are: an array in row-major order.
+/// A description of a message's bytes: an array in row-major order.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
     /// Its element type, as numpy and torch name it.
@@ -446,7 +447,7 @@ pub struct Tensor {
 /// How a member joins a topic.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TopicOptions {
-    /// Messages that a publisher keeps, or that wait for a subscriber; 0: as rgaps has it.
+    /// Messages that a publisher keeps, or that wait for a subscriber; 0: rgaps's default.
     pub depth: u32,
     /// Whether a subscriber misses no message.
     pub is_reliable: bool,
@@ -454,7 +455,7 @@ pub struct TopicOptions {
     pub is_transient_local: bool,
 }
 
-/// What is known of a kernel.
+/// A kernel, as the driver describes it.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 pub struct KernelInfo {
     /// Why it cannot be used, or 0.
@@ -467,7 +468,7 @@ pub struct KernelInfo {
 
 /// What a call gives.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
-pub enum Value {
+pub enum CallValue {
     /// Nothing but the code.
     Nothing,
     /// An address or a number.
@@ -486,7 +487,7 @@ pub enum Value {
     Text(String),
     /// A message of a topic, where it lies on the device.
     Message {
-        /// Of its first byte.
+        /// Address of its first byte.
         address: u64,
         /// Its length.
         bytes: u64,
@@ -494,14 +495,14 @@ pub enum Value {
         sequence: u64,
         /// Messages of that publisher that the subscriber missed before it.
         missed: u64,
-        /// What its publisher says of it.
+        /// Its element type and shape, if its publisher gave them.
         tensor: Option<Tensor>,
     },
-    /// What a function of a library above the runtime gave, and the bytes of all its places, one behind the other.
+    /// The result of a function of a library above the runtime, and the bytes of all its outputs, one behind the other.
     Math {
         /// Its status, number or address.
         result: u64,
-        /// Of the places.
+        /// Bytes of the outputs.
         bytes: Vec<u8>,
     },
     /// `CUDA_TEXTURE_DESC` of a texture.
@@ -510,11 +511,11 @@ pub enum Value {
 
 /// The answer to a call. Bytes of memory follow where the call asks for them and has not failed.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
-pub struct Answer {
-    /// What the driver said of this call.
+pub struct CallAnswer {
+    /// The driver's code for this call.
     pub code: i32,
-    /// What it said of the first quiet call of this thread that failed since the last answer, or 0.
+    /// The code of the first quiet call of this thread that failed since the thread's last answer, or 0.
     pub deferred: i32,
     /// The result.
-    pub value: Value,
+    pub value: CallValue,
 }

@@ -5,17 +5,17 @@
 //! and one that waits makes one write and one read.
 //!
 //! There is one connection, so the server sees the calls of all threads in the order in which the threads made them.
-//! Of the threads that wait for an answer one reads, for all of them; it hands the others their answers ("leader and
-//! followers"). The server sends nothing that nobody reads (see `async_copy`), so it can always write.
+//! One of the threads that wait for answers reads for all of them, and hands the others theirs ("leader and
+//! followers"). A thread reads whatever the server sends (see `async_copy`), so the server can always write.
 //!
 //! A connection that fails stays failed: each call then gives [`Lost`], at once.
 
-use crate::call::{Answer, Call, Hello, Inventory, Value, Welcome, Wish, MAGIC, PROTOCOL};
+use crate::call::{Call, CallAnswer, CallValue, Hello, Inventory, Welcome, Wish, MAGIC, PROTOCOL};
 use crate::communicator::silence::watch;
 use crate::communicator::{read_exact, write_all, Communication, Communicator, Deadline, Endpoint};
 use crate::descriptor::{Receiver, Waiting};
 use crate::expected_copies::ExpectedCopies;
-use crate::frame::{Header, HEADER_BYTES, QUIET};
+use crate::frame::{FrameHeader, HEADER_BYTES, QUIET};
 use crate::limits::{BATCH_BYTES, BATCH_DELAY, BODY_BYTES_MAX, HELLO_TIMEOUT, STRIPES_MAX};
 use crate::options::SessionOptions;
 use crate::socket::Socket;
@@ -39,17 +39,17 @@ pub enum ConnectError {
     /// One of the two does not trust the other, or the configuration does not allow it.
     #[error("no connection to the GPU server at {0}: {1}")]
     Untrusted(Endpoint, String),
-    /// It speaks something else.
+    /// Something else listens there.
     #[error("what listens at {0} is no GPU server of this version of rgaps")]
     Stranger(Endpoint),
 }
 
-/// The connection is gone, and with it everything on the server.
+/// The connection has ended, and with it everything on the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the connection to the GPU server is lost")]
 pub struct Lost;
 
-/// What a connection has counted.
+/// The counters of a connection.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Calls that were sent.
@@ -88,36 +88,38 @@ struct Outbox {
     is_lost: bool,
 }
 
-/// Where the bytes behind an answer belong.
+/// Memory of a caller for the bytes behind an answer.
 #[derive(Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) start: *mut u8,
     pub(crate) bytes: usize,
 }
 
-// SAFETY: the memory may be written by any thread until the answer is taken or the connection is lost and nobody reads any more, as the
-// callers of `call_out` and `call_out_async` promise.
+// SAFETY: the callers of `call_out` and `call_out_async` promise that any thread may write `bytes` bytes at `start`: until `call_out`
+// returns, or until `wait_for_async_copies` has returned for them. Both return only when the answer was read, or the connection is lost
+// and no thread reads.
 unsafe impl Send for Target {}
 
 #[derive(Default)]
 pub(crate) struct Inbox {
-    /// Calls that wait, and where their bytes belong.
+    /// Calls whose answers were not read yet, each with the memory for the bytes of its answer.
     wanted: HashMap<u64, Option<Target>>,
-    answers: HashMap<u64, (Answer, Option<OwnedFd>)>,
+    answers: HashMap<u64, (CallAnswer, Option<OwnedFd>)>,
     pub(crate) expected_copies: ExpectedCopies,
+    /// A thread reads.
     pub(crate) is_read: bool,
     pub(crate) is_lost: bool,
 }
 
 /// A session on a server.
-pub struct Connection {
+pub struct ServerConnection {
     server: Arc<dyn Communicator>,
     stripes: Stripes,
     inline_bytes: usize,
     endpoint: Endpoint,
     inventory: Inventory,
     outbox: Mutex<Outbox>,
-    /// The batch is not empty any more.
+    /// Notified when the batch has its first call.
     filled: Condvar,
     pub(crate) inbox: Mutex<Inbox>,
     pub(crate) answered: Condvar,
@@ -125,11 +127,11 @@ pub struct Connection {
     /// Descriptors that came with answers.
     descriptors: Arc<Waiting>,
     is_ending: AtomicBool,
-    /// What it has counted.
+    /// Its counters.
     pub counters: Counters,
 }
 
-/// A call whose answer has to be taken by [`Connection::finish`].
+/// A call whose answer has to be taken by [`ServerConnection::finish`].
 #[derive(Debug)]
 #[must_use]
 pub struct Waited {
@@ -137,7 +139,7 @@ pub struct Waited {
     thread: u16,
 }
 
-/// A connection, and the answer to a hello.
+/// Connects and says hello; gives the connection and the server's answer.
 fn greet(
     communication: &Communication,
     at: &Endpoint,
@@ -159,13 +161,13 @@ fn greet(
         wish,
     };
     let body = postcard::to_stdvec(&hello).map_err(|_| stranger())?;
-    let header = Header {
+    let header = FrameHeader {
         length: body.len() as u32,
-        ..Header::default()
+        ..FrameHeader::default()
     };
     let sent = write_all(&*server, [&header.encode(), &body]);
     let mut bytes = [0; HEADER_BYTES];
-    // A server that has closed may have said why.
+    // A server may have sent a reason before it closed.
     if let Err(error) = read_exact(&*server, &mut bytes) {
         let is_told = error.kind() == io::ErrorKind::PermissionDenied;
         return Err(failed(match sent {
@@ -173,7 +175,7 @@ fn greet(
             _ => error,
         }));
     }
-    let header = Header::decode(&bytes).map_err(|_| stranger())?;
+    let header = FrameHeader::decode(&bytes).map_err(|_| stranger())?;
     let mut body = vec![0; header.length as usize];
     read_exact(&*server, &mut body).map_err(failed)?;
     let welcome = postcard::from_bytes(&body).map_err(|_| stranger())?;
@@ -184,7 +186,7 @@ fn greet(
 pub fn status(
     communication: &Communication,
     at: &Endpoint,
-) -> Result<crate::call::Status, ConnectError> {
+) -> Result<crate::call::ServerStatus, ConnectError> {
     match greet(communication, at, Wish::Status)?.1 {
         Welcome::Status(status) => Ok(status),
         Welcome::Refused(reason) => Err(ConnectError::Refused(at.clone(), reason)),
@@ -192,7 +194,7 @@ pub fn status(
     }
 }
 
-/// Further connections for a session, as far as they can be made.
+/// Makes up to `count` further connections for a session.
 fn open_stripes(
     communication: &Communication,
     at: &Endpoint,
@@ -210,14 +212,14 @@ fn open_stripes(
     Stripes::new(all.collect())
 }
 
-impl Connection {
+impl ServerConnection {
     /// Begins a session.
     pub fn open(
         communication: &Communication,
         at: &Endpoint,
         program: &str,
         options: SessionOptions,
-    ) -> Result<Arc<Connection>, ConnectError> {
+    ) -> Result<Arc<ServerConnection>, ConnectError> {
         let wish = Wish::Session {
             program: program.to_owned(),
             pid: std::process::id(),
@@ -235,7 +237,7 @@ impl Connection {
         };
         let descriptors = Arc::new(Waiting::default());
         let receiver = Receiver::new(server.clone(), descriptors.clone());
-        let connection = Arc::new(Connection {
+        let connection = Arc::new(ServerConnection {
             reader: Mutex::new(BufReader::with_capacity(16 << 10, receiver)),
             descriptors,
             server,
@@ -294,7 +296,7 @@ impl Connection {
         self.filled.notify_all();
     }
 
-    /// Makes a call that nobody waits for, with bytes behind it. They are read before this returns.
+    /// Makes a call that nobody waits for, with bytes behind it. The caller may change them when this returns.
     pub fn send(&self, from: From, call: &Call<'_>, bulk: &[u8]) -> Result<(), Lost> {
         let mut outbox = lock(&self.outbox);
         let was_empty = outbox.batch.is_empty();
@@ -305,7 +307,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The same, on its way when this returns: for calls behind which the caller has other work to do.
+    /// Makes a call that nobody waits for, and writes the batch at once: for a caller that has other work to do meanwhile.
     pub fn send_now(&self, from: From, call: &Call<'_>) -> Result<(), Lost> {
         let mut outbox = lock(&self.outbox);
         self.append(&mut outbox, from, QUIET, call, &[])?;
@@ -313,17 +315,17 @@ impl Connection {
     }
 
     /// Makes a call and waits for the answer.
-    pub fn call(&self, from: From, call: &Call<'_>, bulk: &[u8]) -> Result<Answer, Lost> {
+    pub fn call(&self, from: From, call: &Call<'_>, bulk: &[u8]) -> Result<CallAnswer, Lost> {
         let waited = self.begin(from, call, bulk, None, |_, _| ())?;
         self.finish(waited).map(|(answer, _)| answer)
     }
 
-    /// Makes a call whose answer is waited for later, so that others can be on their way meanwhile.
+    /// Makes a call for whose answer [`finish`](Self::finish) waits, so that other calls can be made meanwhile.
     pub fn start(&self, from: From, call: &Call<'_>) -> Result<Waited, Lost> {
         self.begin(from, call, &[], None, |_, _| ())
     }
 
-    /// The same for a call that gives bytes. They are there when this returns, unless the answer has an error.
+    /// Makes a call that gives bytes, and waits for them. They are at `to` when this returns, unless the answer has an error.
     ///
     /// # Safety
     /// `bytes` bytes at `to` may be written, by any thread, until this returns.
@@ -333,7 +335,7 @@ impl Connection {
         call: &Call<'_>,
         to: *mut u8,
         bytes: usize,
-    ) -> Result<Answer, Lost> {
+    ) -> Result<CallAnswer, Lost> {
         let waited = self.begin(
             from,
             call,
@@ -353,7 +355,7 @@ impl Connection {
         note: impl FnOnce(&mut Inbox, u64),
     ) -> Result<Waited, Lost> {
         let mut outbox = lock(&self.outbox);
-        // Wanted before it is sent, so that whoever reads the answer knows where it belongs.
+        // Noted before the call is sent, so that the thread that reads the answer finds it.
         let mut inbox = lock(&self.inbox);
         inbox.wanted.insert(outbox.request, target);
         note(&mut inbox, outbox.request);
@@ -371,8 +373,8 @@ impl Connection {
         })
     }
 
-    /// Nobody waits for an answer any more. A server that answered a call before it had all of it may have somebody read to the caller's
-    /// memory: that is over when this returns.
+    /// Forgets a call that could not be sent. A server that answered it before it had all of it may have a thread write to the caller's
+    /// memory: that has ended when this returns.
     fn forget(&self, request: u64) {
         let mut inbox = lock(&self.inbox);
         inbox.wanted.remove(&request);
@@ -383,8 +385,8 @@ impl Connection {
         inbox.answers.remove(&request);
     }
 
-    /// Waits for an answer, and takes what came with it.
-    pub fn finish(&self, waited: Waited) -> Result<(Answer, Option<OwnedFd>), Lost> {
+    /// Waits for an answer, and takes the descriptor that came with it.
+    pub fn finish(&self, waited: Waited) -> Result<(CallAnswer, Option<OwnedFd>), Lost> {
         add(&self.counters.round_trips, 1);
         let (mut answer, descriptor) = self.answer(waited.request)?;
         if answer.deferred == 0 {
@@ -423,9 +425,9 @@ impl Connection {
             Call::CopyIn { .. } => self.stripes.wanted(bulk.len() as u64),
             _ => 0,
         };
-        let header = Header {
+        let header = FrameHeader {
             length: length as u32,
-            flags: flags | Header::striped(stripes),
+            flags: flags | FrameHeader::striped(stripes),
             thread: from.thread,
             device: from.device,
             request,
@@ -488,13 +490,13 @@ impl Connection {
             drop(outbox);
             std::thread::sleep(BATCH_DELAY);
             outbox = lock(&self.outbox);
-            // A loss is told to the callers.
+            // Callers get the loss from their next call.
             let _ = self.flush(&mut outbox);
         }
     }
 
-    /// Waits for an answer, reading for all who wait if nobody does.
-    fn answer(&self, request: u64) -> Result<(Answer, Option<OwnedFd>), Lost> {
+    /// Waits for an answer; reads for all threads that wait, if no other does.
+    fn answer(&self, request: u64) -> Result<(CallAnswer, Option<OwnedFd>), Lost> {
         let mut inbox = lock(&self.inbox);
         loop {
             if let Some(answer) = inbox.answers.remove(&request) {
@@ -511,7 +513,7 @@ impl Connection {
         }
     }
 
-    /// Reads one answer, if nobody else reads; else waits until somebody has read one.
+    /// Reads one answer, if no other thread reads; else waits until one has read an answer.
     pub(crate) fn read_or_wait<'a>(
         &'a self,
         mut inbox: MutexGuard<'a, Inbox>,
@@ -545,8 +547,8 @@ impl Connection {
         inbox
     }
 
-    /// Reads one answer, and the bytes behind it to where they belong.
-    fn read_one(&self) -> io::Result<(u64, Answer, Option<OwnedFd>)> {
+    /// Reads one answer, and the bytes behind it to the caller's memory.
+    fn read_one(&self) -> io::Result<(u64, CallAnswer, Option<OwnedFd>)> {
         let broken = || io::Error::from(io::ErrorKind::InvalidData);
         let mut reader = lock(&self.reader);
         if let (true, Some(socket)) = (reader.buffer().is_empty(), self.server.socket()) {
@@ -554,12 +556,14 @@ impl Connection {
         }
         let mut bytes = [0; HEADER_BYTES];
         reader.read_exact(&mut bytes)?;
-        let header = Header::decode(&bytes).map_err(|_| broken())?;
+        let header = FrameHeader::decode(&bytes).map_err(|_| broken())?;
         let mut body = vec![0; header.length as usize];
         reader.read_exact(&mut body)?;
-        let answer: Answer = postcard::from_bytes(&body).map_err(|_| broken())?;
+        let answer: CallAnswer = postcard::from_bytes(&body).map_err(|_| broken())?;
         let descriptor = match answer.value {
-            Value::Memory if self.is_local() => Some(self.descriptors.take().ok_or_else(broken)?),
+            CallValue::Memory if self.is_local() => {
+                Some(self.descriptors.take().ok_or_else(broken)?)
+            }
             _ => None,
         };
         let target = lock(&self.inbox)
@@ -575,14 +579,15 @@ impl Connection {
             Some(_) if header.bulk == 0 => {}
             Some(target) if header.bulk == target.bytes as u64 && header.stripes() > 0 => {
                 let (count, to) = (header.stripes(), (target.start, target.bytes));
-                // SAFETY: the caller of `call_out` or `call_out_async` registered `target` and lets any thread write there until the answer is handed
-                // over or nobody reads any more (`is_read`). This thread does either only after `read`, which joins all stripes' threads.
+                // SAFETY: the caller of `call_out` or `call_out_async` registered `target` and lets any thread write there until the
+                // answer is handed over or nobody reads any more (`is_read`). This thread does either only after `read`, which joins all
+                // stripes' threads.
                 unsafe { self.stripes.read(count, to, &self.counters.reads)? };
             }
             Some(target) if header.bulk == target.bytes as u64 => {
-                // SAFETY: the caller of `call_out` or `call_out_async` registered `target` and lets any thread write there until the answer is handed
-                // over or nobody reads any more (`is_read`). This thread does either only after it has read. Nobody else has the range: the
-                // target was taken out of `wanted`.
+                // SAFETY: the caller of `call_out` or `call_out_async` registered `target` and lets any thread write there until the
+                // answer is handed over or nobody reads any more (`is_read`). This thread does either only after it has read. Nobody else
+                // has the range: the target was taken out of `wanted`.
                 let to = unsafe { std::slice::from_raw_parts_mut(target.start, target.bytes) };
                 reader.read_exact(to)?;
             }
@@ -597,7 +602,7 @@ impl Connection {
         outbox.batch.clear();
         self.server.close();
         self.stripes.close();
-        // Whoever reads sees the end, and tells the others.
+        // The thread that reads sees the end, and wakes the others.
         Lost
     }
 
@@ -614,7 +619,7 @@ impl Connection {
     }
 }
 
-impl std::fmt::Debug for Connection {
+impl std::fmt::Debug for ServerConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Connection")
             .field("endpoint", &self.endpoint)

@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Descriptors of one message.
+/// Most descriptors of one message.
 const MESSAGE_MAX: usize = 1;
 /// Descriptors that have come and that nobody has taken yet; more are closed.
 const WAITING_MAX: usize = 64;
@@ -127,7 +127,7 @@ pub(crate) fn receive(
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = CONTROL_BYTES as _;
-    // SAFETY: the message points to `to` and to `control`, with their lengths.
+    // SAFETY: the message points to `to` and to `control`, with their lengths; both are borrowed until the call returns.
     let count = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
     let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
     // SAFETY: the kernel has written whole control messages; those of SCM_RIGHTS hold descriptors that are this process's

@@ -1,4 +1,4 @@
-//! What names the image of a library: the same content has the same name on every host.
+//! Names for the images of libraries, by their content: the same image has the same name on every host.
 
 use ring::digest::{digest, SHA256};
 

@@ -100,7 +100,7 @@ const ROWS: c_uint = 3;
 
 impl From<&Resource> for ResourceDescription {
     fn from(of: &Resource) -> ResourceDescription {
-        // Of memory: the address; format and channels in one word; sizes.
+        // The words for memory: the address; format and channels in one word; sizes.
         let packed = |format: u32, channels: u32| u64::from(format) | u64::from(channels) << 32;
         let (kind, first) = match *of {
             Resource::Array(handle) => (ARRAY, [handle, 0, 0, 0, 0]),
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resources_survive_both_ways() {
+    fn resources_survive_a_round_trip() {
         let (address, format, channels) = (4096, 0x20, 4);
         for of in [
             Resource::Array(7),

@@ -1,9 +1,9 @@
-//! Which answers bring bytes that nobody waits for (see `async_copy`).
+//! The answers that will bring bytes for which no caller waits (see `async_copy`).
 
-use crate::call::Answer;
+use crate::call::CallAnswer;
 use std::collections::{BTreeMap, HashMap};
 
-/// Where the bytes of an answer belong that nobody waits for.
+/// Where the bytes of such an answer are written, and which thread made the call.
 pub(crate) struct ExpectedCopy {
     pub(crate) start: usize,
     pub(crate) bytes: usize,
@@ -14,7 +14,7 @@ pub(crate) struct ExpectedCopy {
 #[derive(Default)]
 pub(crate) struct ExpectedCopies {
     pub(crate) expected: BTreeMap<u64, ExpectedCopy>,
-    /// By the program's threads, the first error that the thread has still to learn.
+    /// The first error of such calls that each thread of the program has still to learn.
     errors: HashMap<u16, i32>,
     pub(crate) has_reader: bool,
 }
@@ -25,8 +25,8 @@ impl ExpectedCopies {
         self.expected.is_empty()
     }
 
-    /// Takes the answer, if it is a copy's.
-    pub(crate) fn take(&mut self, request: u64, answer: &Answer) -> bool {
+    /// Notes an answer, if it is one of these. Returns whether it is.
+    pub(crate) fn take(&mut self, request: u64, answer: &CallAnswer) -> bool {
         let Some(copy) = self.expected.remove(&request) else {
             return false;
         };
@@ -40,12 +40,12 @@ impl ExpectedCopies {
         true
     }
 
-    /// The error that a thread is to be told.
+    /// Takes the error that a thread has still to learn.
     pub(crate) fn error(&mut self, thread: u16) -> Option<i32> {
         self.errors.remove(&thread)
     }
 
-    /// Nothing comes any more.
+    /// Call when the connection is lost: no more answers come.
     pub(crate) fn lose(&mut self) {
         self.expected.clear();
     }

@@ -1,13 +1,13 @@
-//! Where bytes are, and how much of them is meant: rows and layers of memory, and parts of arrays.
+//! Positions and sizes of copies: rows and layers of memory, and parts of arrays.
 
 use serde::{Deserialize, Serialize};
 
-/// A place in memory of rows and layers, or in an array.
+/// A position in memory of rows and layers, or in an array.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pitched {
     /// The array, or 0. An array has no addresses, so `address` counts bytes as if its rows and layers followed each other.
     pub array: u64,
-    /// Of its first byte.
+    /// Address of the first byte.
     pub address: u64,
     /// Bytes from a row to the next.
     pub row_bytes: u64,
@@ -34,7 +34,7 @@ impl Pitched {
     }
 }
 
-/// How much of a [`Pitched`] is meant.
+/// How many bytes, rows and layers a copy has from a [`Pitched`] on.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Extent {
     /// Bytes of a row.
@@ -46,7 +46,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// All bytes, if they can be counted.
+    /// All bytes; `None` if their number does not fit.
     pub fn bytes(&self) -> Option<u64> {
         self.width_bytes
             .checked_mul(self.height)?

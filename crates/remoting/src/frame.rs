@@ -11,15 +11,15 @@ use crate::limits::{BODY_BYTES_MAX, BULK_BYTES_MAX, CLIENT_THREADS_MAX, STRIPES_
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 32;
-/// Nobody waits for an answer: the server sends none, and tells a failure with the thread's next answer.
+/// Nobody waits for an answer: the server sends none, and reports a failure with the thread's next answer.
 pub const QUIET: u16 = 1;
 
 /// The high byte of the flags: over how many stripes the bytes behind the frame travel; 0: behind the frame.
 const STRIPES_SHIFT: u16 = 8;
 
-/// What precedes the body.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Header {
+pub struct FrameHeader {
     /// Bytes of the body.
     pub length: u32,
     /// [`QUIET`] or nothing, and in the high byte the number of stripes.
@@ -34,12 +34,12 @@ pub struct Header {
     pub bulk: u64,
 }
 
-/// A peer broke the protocol. There is no way to go on with it.
+/// A peer broke the protocol. The connection cannot go on.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone, Copy)]
 #[error("protocol violation: {0}")]
 pub struct Violation(pub &'static str);
 
-impl Header {
+impl FrameHeader {
     /// Its bytes.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -53,14 +53,14 @@ impl Header {
     }
 
     /// Reads and checks a header from a peer.
-    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Violation> {
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<FrameHeader, Violation> {
         let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let long = |at: usize| {
             let mut eight = [0; 8];
             eight.copy_from_slice(&bytes[at..at + 8]);
             u64::from_le_bytes(eight)
         };
-        let header = Header {
+        let header = FrameHeader {
             length: long(0) as u32,
             flags: word(4),
             thread: word(6),
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn headers_survive_the_wire() {
-        let header = Header {
+        let header = FrameHeader {
             length: 77,
             flags: QUIET,
             thread: 3,
@@ -119,40 +119,40 @@ mod tests {
             request: 1 << 40,
             bulk: 12345,
         };
-        assert_eq!(Header::decode(&header.encode()), Ok(header));
+        assert_eq!(FrameHeader::decode(&header.encode()), Ok(header));
     }
 
     #[test]
     fn headers_over_a_limit_are_refused() {
-        let base = Header::default();
+        let base = FrameHeader::default();
         for wrong in [
-            Header {
+            FrameHeader {
                 length: BODY_BYTES_MAX as u32 + 1,
                 ..base
             },
-            Header { flags: 2, ..base },
-            Header {
+            FrameHeader { flags: 2, ..base },
+            FrameHeader {
                 thread: CLIENT_THREADS_MAX,
                 ..base
             },
-            Header {
-                flags: Header::striped(STRIPES_MAX + 1),
+            FrameHeader {
+                flags: FrameHeader::striped(STRIPES_MAX + 1),
                 bulk: 1,
                 ..base
             },
-            Header {
-                flags: Header::striped(2),
+            FrameHeader {
+                flags: FrameHeader::striped(2),
                 ..base
             },
-            Header {
+            FrameHeader {
                 bulk: BULK_BYTES_MAX + 1,
                 ..base
             },
         ] {
-            assert!(Header::decode(&wrong.encode()).is_err(), "{wrong:?}");
+            assert!(FrameHeader::decode(&wrong.encode()).is_err(), "{wrong:?}");
         }
         let mut bytes = base.encode();
         bytes[12] = 1;
-        assert!(Header::decode(&bytes).is_err());
+        assert!(FrameHeader::decode(&bytes).is_err());
     }
 }

@@ -1,14 +1,14 @@
 //! The server: it greets strangers and starts a backend for each client. It makes no call of CUDA itself but to name the GPUs.
 //!
-//! A connection says hello to a thread of its own, in limited time. The main thread starts backends, since the kernel ends them
-//! with the thread that did. A backend has the connection as its standard input and a file for its counters as its standard
-//! output; so no descriptor needs a number.
+//! Each connection has a thread that waits for its hello, for a limited time. The main thread starts backends, since the kernel ends a
+//! backend with the thread that started it (`PR_SET_PDEATHSIG`). A backend has the connection as its standard input and a file for its
+//! counters as its standard output; so no descriptor needs a number.
 
 use crate::backend::hand_over;
 use crate::board::Counts;
-use crate::call::{ClientInfo, Hello, Status, Welcome, Wish, MAGIC, PROTOCOL};
+use crate::call::{ClientInfo, Hello, ServerStatus, Welcome, Wish, MAGIC, PROTOCOL};
 use crate::communicator::{read_exact, write_all, Communication, Communicator, Deadline, Endpoint};
-use crate::frame::{Header, HEADER_BYTES};
+use crate::frame::{FrameHeader, HEADER_BYTES};
 use crate::limits::{HELLO_TIMEOUT, STRANGERS_MAX};
 use crate::relay::relay;
 use rgaps_sync::lock;
@@ -36,7 +36,7 @@ const PROGRAM_CHARS_MAX: usize = 128;
 pub struct FrontOptions {
     /// Where it listens.
     pub listen: Vec<Endpoint>,
-    /// How its connections are made, and who may.
+    /// How its connections are made, and who may connect.
     pub communication: Communication,
     /// Most clients at a time.
     pub clients_max: u32,
@@ -46,7 +46,7 @@ pub struct FrontOptions {
     pub is_pinning: bool,
     /// A folder where backends keep images of libraries.
     pub images: Option<PathBuf>,
-    /// The program of backends, and its arguments. It is told by further arguments what `run_backend` needs.
+    /// The program of backends, and its arguments. The server appends those that give [`BackendOptions`](crate::BackendOptions).
     pub backend: (PathBuf, Vec<OsString>),
 }
 
@@ -154,7 +154,7 @@ fn accept(listener: &dyn Communicator, shared: &Arc<Shared>, arrive: &Sender<Arr
             }
         };
         if shared.strangers.fetch_add(1, Ordering::AcqRel) >= STRANGERS_MAX {
-            // Closed: they say nothing, or come faster than they are greeted.
+            // Closes the connection: there are too many that have not said hello.
             shared.strangers.fetch_sub(1, Ordering::AcqRel);
             continue;
         }
@@ -183,7 +183,7 @@ impl Shared {
         let _deadline = Deadline::new(client.clone(), HELLO_TIMEOUT)?;
         let mut bytes = [0; HEADER_BYTES];
         read_exact(&*client, &mut bytes)?;
-        let header = Header::decode(&bytes).map_err(io::Error::other)?;
+        let header = FrameHeader::decode(&bytes).map_err(io::Error::other)?;
         // A hello is a name and a few numbers.
         if header.length > 4096 {
             return Err(io::Error::other("a hello that is too long"));
@@ -232,7 +232,7 @@ impl Shared {
         }
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> ServerStatus {
         let clients = lock(&self.clients);
         let client = |client: &Client| {
             let counts = Counts::read(&client.board);
@@ -245,7 +245,7 @@ impl Shared {
                 ..client.info.clone()
             }
         };
-        Status {
+        ServerStatus {
             devices: self.devices.clone(),
             clients: clients.iter().map(client).collect(),
             clients_max: self.options.clients_max,
@@ -281,7 +281,7 @@ impl Shared {
             let reason = format!(
                 "it is full: {taken} clients, which is its limit (rgaps gpu serve --clients)"
             );
-            // One that does not listen is gone.
+            // A client that does not listen is closed.
             let _ = refuse(&arrival.client, &reason);
             return;
         }
@@ -340,9 +340,9 @@ impl Shared {
     }
 }
 
-/// Has the kernel place a process's mappings from a third of the address space upwards. Clients reserve the addresses of their device memory, and
-/// their own mappings lie at the upper end: in the usual layout one of a thousand clients found them taken. Where a sandbox forbids
-/// it, the layout stays the usual one.
+/// Has the kernel place a process's mappings from a third of the address space upwards. Clients reserve the addresses of their device
+/// memory, and their own mappings lie at the upper end: in the usual layout one of a thousand clients found them taken. Where a sandbox
+/// forbids it, the layout stays the usual one.
 fn map_apart() -> io::Result<()> {
     const READ: libc::c_ulong = 0xffff_ffff;
     // SAFETY: both calls change or read a number of this process.
@@ -376,15 +376,15 @@ fn board_file() -> io::Result<File> {
 
 fn answer(client: &dyn Communicator, welcome: &Welcome) -> io::Result<()> {
     let body = postcard::to_stdvec(welcome).map_err(io::Error::other)?;
-    let header = Header {
+    let header = FrameHeader {
         length: body.len() as u32,
-        ..Header::default()
+        ..FrameHeader::default()
     };
     write_all(client, [&header.encode(), &body]).map(drop)
 }
 
 fn refuse(client: &Arc<dyn Communicator>, reason: &str) -> io::Result<()> {
-    // One that does not listen is closed.
+    // A client that does not listen is closed.
     let _deadline = Deadline::new(client.clone(), HELLO_TIMEOUT)?;
     answer(&**client, &Welcome::Refused(reason.to_owned()))
 }

@@ -4,7 +4,7 @@
 //! that travel over one connection to a server, where a process of this client's own makes them. The crate has both ends:
 //!
 //! - `frame` and `call` are what crosses the connection. They do no I/O.
-//! - [`Connection`] is the client's end: it batches calls that nobody waits for.
+//! - [`ServerConnection`] is the client's end: it batches calls that nobody waits for.
 //! - [`Front`] is the server: it greets, and starts a backend process for each client.
 //! - [`run_backend`] is that process: it makes the calls on the driver of `rgaps-cuda`, which may be the test driver.
 //! - [`math`] is the table of functions of cuBLAS and other libraries above the runtime, which cross as they are.
@@ -40,10 +40,10 @@ pub use backend::{
     decode_for_fuzzing, encode_for_fuzzing, run as run_backend, BackendError, BackendOptions,
 };
 pub use call::{
-    Answer, Argument, Call, ClientInfo, DeviceInfo, Inventory, KernelId, KernelInfo, Status,
-    Tensor, TopicOptions, Value,
+    Call, CallAnswer, CallValue, ClientInfo, DeviceInfo, Inventory, KernelId, KernelInfo,
+    MathArgument, ServerStatus, Tensor, TopicOptions,
 };
-pub use client::{status, ConnectError, Connection, Counters, From, Lost, Waited};
+pub use client::{status, ConnectError, Counters, From, Lost, ServerConnection, Waited};
 pub use codes::Code;
 pub use communicator::{Communication, Communicator, Endpoint, GpuList, Protocol, PORT};
 pub use digest::{digest_of, Digest};

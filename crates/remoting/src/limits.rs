@@ -10,7 +10,7 @@ pub const BODY_BYTES_MAX: usize = 16 << 20;
 pub const BULK_BYTES_MAX: u64 = 1 << 40;
 /// Most bytes of the image of a library, which the server keeps in memory while the driver reads it.
 pub const IMAGE_BYTES_MAX: u64 = 1 << 30;
-/// Smaller images are sent rather than asked for.
+/// Smaller images are sent at once, and not asked for by their digest.
 pub const IMAGE_KEPT_BYTES_MIN: usize = 16 << 10;
 /// Most threads of a client that call CUDA: their numbers have 16 bits, and each has a thread on the server once it has waited.
 pub const CLIENT_THREADS_MAX: u16 = 1024;
@@ -46,7 +46,7 @@ pub const ASYNC_COPIES_MAX: usize = 32;
 pub const TOPIC_MEMBERS_MAX: usize = 256;
 /// How long either end takes to connect and say hello.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// A peer that owes an answer to TCP for so long is gone; how often that is looked at.
+/// A peer that owes an answer to TCP for so long counts as lost; how often that is checked.
 pub const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// See [`SILENCE_MAX`].
 pub const SILENCE_LOOK: Duration = Duration::from_secs(2);
@@ -54,13 +54,15 @@ pub const SILENCE_LOOK: Duration = Duration::from_secs(2);
 pub const STRANGERS_MAX: usize = 256;
 /// Most connections of a client beside its first one, over which bytes of large copies travel ("stripes").
 pub const STRIPES_MAX: usize = 8;
-/// Bytes that travel over one of them in turn: a quarter of its share, within these limits. So the last piece, which overlaps with nothing, is short.
+/// Bytes that travel over one of them in turn: a quarter of its share, within these limits. So the last piece, which overlaps with
+/// nothing, is short.
 pub const STRIPE_PIECE_BYTES: std::ops::RangeInclusive<usize> = (256 << 10)..=(1 << 20);
 /// See [`STRIPE_PIECE_BYTES`].
 pub const STRIPE_PIECES: usize = 4;
 /// Smaller copies travel over the first connection.
 pub const STRIPED_BYTES_MIN: u64 = 1 << 20;
-/// How long a thread that waits for a call or an answer looks for it before it sleeps: a thread that sleeps takes longer to wake than many calls take.
+/// How long a thread that waits for a call or an answer looks for it before it sleeps: a thread that sleeps takes longer to wake than
+/// many calls take.
 pub const SPIN: Duration = Duration::from_micros(50);
 /// With fewer processors nobody spins, since the other end may need the processor.
 pub const SPIN_PROCESSORS_MIN: usize = 4;

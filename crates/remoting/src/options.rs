@@ -1,4 +1,4 @@
-//! What a client chooses of its session.
+//! The options of a session that its client chooses.
 
 use crate::limits::INLINE_BYTES;
 

@@ -1,4 +1,4 @@
-//! Bytes of a client whose connection is no plain socket, on their way to its backend process and back.
+//! Relays bytes between a client whose connection is no plain socket and its backend process.
 
 use crate::communicator::silence::watch;
 use crate::communicator::{write_all, Communicator};
@@ -12,21 +12,24 @@ const PIECE_BYTES: usize = 256 << 10;
 
 /// Gives the backend's end of a socket, and relays between it and a client until one of the two closes.
 pub(crate) fn relay(client: Arc<dyn Communicator>) -> io::Result<OwnedFd> {
-    let (ours, theirs) = UnixStream::pair()?;
+    let (own_end, backend_end) = UnixStream::pair()?;
     let silent = Arc::downgrade(&client);
     watch(std::slice::from_ref(&client), move || {
         if let Some(client) = silent.upgrade() {
             client.close();
         }
     })?;
-    let back = (client.clone(), ours.try_clone()?);
+    let back = (client.clone(), own_end.try_clone()?);
     let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
         let thread = std::thread::Builder::new().name(name.to_owned());
         thread.spawn(body).map(drop)
     };
-    spawn("to-backend", Box::new(move || to_backend(&*client, &ours)))?;
+    spawn(
+        "to-backend",
+        Box::new(move || to_backend(&*client, &own_end)),
+    )?;
     spawn("to-client", Box::new(move || to_client(&*back.0, &back.1)))?;
-    Ok(theirs.into())
+    Ok(backend_end.into())
 }
 
 fn to_backend(client: &dyn Communicator, mut backend: &UnixStream) {
@@ -49,7 +52,7 @@ fn to_client(client: &dyn Communicator, mut backend: &UnixStream) {
     end(client, backend);
 }
 
-/// Each end hears that the other is gone. One that has closed itself needs no shutdown.
+/// Closes both ends, so that each sees the end of the other. A shutdown fails where an end has closed itself, and is not needed there.
 fn end(client: &dyn Communicator, backend: &UnixStream) {
     let _ = backend.shutdown(Shutdown::Both);
     client.close();

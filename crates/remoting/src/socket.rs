@@ -20,7 +20,7 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// The socket of this descriptor, which a parent handed down; `kind` is as [`kind`](Self::kind) has it.
+    /// The socket of a descriptor from the parent process; `kind` is what [`kind`](Self::kind) gave there.
     pub fn of_descriptor(descriptor: OwnedFd, kind: &str) -> Socket {
         match kind {
             "tcp" => Socket::Tcp(descriptor.into()),
@@ -29,7 +29,7 @@ impl Socket {
         }
     }
 
-    /// Which it is.
+    /// The kind of the socket, as text.
     pub fn kind(&self) -> &'static str {
         match self {
             Socket::Tcp(_) => "tcp",
@@ -86,7 +86,8 @@ impl Socket {
 /// # Safety
 /// The descriptor is open, and nobody else closes or uses it.
 pub unsafe fn inherited(number: i32) -> OwnedFd {
-    // SAFETY: open and ours alone, as the caller promises.
+    // SAFETY: our caller promises that the descriptor `number` is open, and that nobody else closes or uses it. So the result is its only
+    // owner.
     unsafe { OwnedFd::from_raw_fd(number) }
 }
 
@@ -113,15 +114,16 @@ impl Write for &Socket {
         self.write_vectored(&[IoSlice::new(from)])
     }
 
-    /// Without a signal: this is within programs that know nothing of the socket, and SIGPIPE would end them.
+    /// Raises no signal: the client is inside programs that know nothing of the socket, and SIGPIPE would end them.
     fn write_vectored(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
-        // SAFETY: zeros are a message without anything.
+        // SAFETY: `msghdr` is a structure of integers and pointers, for which zeros are values: an empty message.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         // An `IoSlice` is an iovec, as its documentation promises.
         message.msg_iov = from.as_ptr().cast_mut().cast();
         message.msg_iovlen = from.len();
         let socket = self.as_fd().as_raw_fd();
-        // SAFETY: the pieces outlive the call, which only reads them.
+        // SAFETY: the message points to `from`, whose slices are iovecs and are borrowed until the call returns. The kernel only reads
+        // them.
         let sent = unsafe { libc::sendmsg(socket, &message, libc::MSG_NOSIGNAL) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
@@ -151,7 +153,7 @@ pub(crate) fn write_all(to: &Socket, pieces: [&[u8]; 2]) -> io::Result<usize> {
     Ok(calls)
 }
 
-/// Writes memory that others may be writing.
+/// Writes memory that other processes or a GPU may write meanwhile.
 ///
 /// # Safety
 /// `bytes` bytes at `start` are mapped, or the process accepts that the write fails.
@@ -159,7 +161,8 @@ pub(crate) unsafe fn write_memory(to: &Socket, start: *const u8, bytes: usize) -
     let mut done = 0;
     while done < bytes {
         let (from, left) = (start.wrapping_add(done).cast(), bytes - done);
-        // SAFETY: only the kernel reads the memory, as the caller allows.
+        // SAFETY: no reference to the memory is made: only the kernel reads it, and fails where nothing is mapped, which our caller
+        // accepts. `from` and `left` stay inside the `bytes` bytes at `start`.
         let sent = unsafe { libc::send(to.as_fd().as_raw_fd(), from, left, libc::MSG_NOSIGNAL) };
         match usize::try_from(sent) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -209,7 +212,7 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
             libc::sigpending(&mut pending);
             let raised = libc::sigismember(&pending, libc::SIGPIPE);
-            // One that is pending and ignored goes when it is let through.
+            // A pending signal that is ignored vanishes when it is unblocked.
             libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
             raised
         };

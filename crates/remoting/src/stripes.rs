@@ -1,8 +1,8 @@
-//! Connections of a session beside its first one ("stripes"), over which the bytes of large copies travel in pieces, in turn and at the same time:
-//! one connection keeps one processor busy at each end, and that is less than a network or a GPU takes.
+//! Connections of a session beside its first one ("stripes"), over which the bytes of large copies travel in pieces, in turn and at the
+//! same time: one connection keeps one processor busy at each end, and that is less than a network or a GPU takes.
 //!
-//! The frame goes over the first connection and says that its bytes travel so. Whoever writes frames writes the bytes of one frame before
-//! those of the next one, so each stripe keeps their order.
+//! The frame goes over the first connection and says that its bytes travel so. The thread that writes a frame writes all its bytes before
+//! the next frame's, so each stripe keeps their order.
 
 use crate::communicator::{read_exact, write_all, Communicator};
 use crate::limits::STRIPED_BYTES_MIN;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(crate) struct Stripes(Vec<Arc<dyn Communicator>>);
 
-/// Runs something for each of several stripes, at the same time; gives the first error.
+/// Calls `act` for each of several stripes, at the same time; gives the first error.
 pub(crate) fn each<E: Send>(
     count: usize,
     act: impl Fn(usize) -> Result<(), E> + Sync,
@@ -27,10 +27,10 @@ pub(crate) fn each<E: Send>(
             .collect();
         let own = act(0);
         helpers.into_iter().fold(own, |result, helper| {
-            let theirs = helper
+            let joined = helper
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            result.and(theirs)
+            result.and(joined)
         })
     })
 }
@@ -58,7 +58,7 @@ impl Stripes {
         }
     }
 
-    /// Also counts the calls that it took.
+    /// Writes bytes over all stripes, and counts the calls that it took.
     pub(crate) fn write(&self, bytes: &[u8], calls: &AtomicU64) -> io::Result<()> {
         each(self.0.len(), |index| {
             stripe(bytes.len(), index, self.0.len()).try_for_each(|(offset, length)| {
@@ -70,10 +70,11 @@ impl Stripes {
         })
     }
 
-    /// Bytes that travel over the first `count`: the last ones may be new to the server. Also counts the calls that it took.
+    /// Reads bytes that travel over the first `count` stripes (the server may not have the last ones yet), and counts the calls that it
+    /// took.
     ///
     /// # Safety
-    /// `bytes` bytes at `to` may be written until this returns.
+    /// `bytes` bytes at `to` may be written, by any thread, until this returns.
     pub(crate) unsafe fn read(
         &self,
         count: usize,
@@ -85,8 +86,8 @@ impl Stripes {
         each(count, |index| {
             let start = destination.0;
             stripe(bytes, index, count).try_for_each(|(offset, length)| {
-                // SAFETY: `stripe` cuts the `bytes` bytes into parts, and gives each to one index: so this part is inside, and no other thread
-                // has it. Our caller promises that all of them may be written until `read` returns, which joins the threads first.
+                // SAFETY: `stripe` cuts the `bytes` bytes into parts, and gives each to one index: so this part is inside, and no other
+                // thread has it. Our caller promises that all of them may be written until `read` returns, which joins the threads first.
                 let piece = unsafe { std::slice::from_raw_parts_mut(start.add(offset), length) };
                 let count = read_exact(&*used[index], piece)?;
                 calls.fetch_add(count, Ordering::Relaxed);
@@ -95,7 +96,7 @@ impl Stripes {
         })
     }
 
-    /// Ends them, also for threads that wait.
+    /// Closes all stripes, also for threads that wait.
     pub(crate) fn close(&self) {
         self.0.iter().for_each(|stripe| stripe.close());
     }

@@ -4,8 +4,8 @@
 mod seeded;
 
 use rgaps_remoting::{
-    decode_for_fuzzing, encode_for_fuzzing, Argument, Call, Extent, KernelId, Pitched, Resource,
-    Shape, Tensor, TopicOptions, SAMPLER_BYTES,
+    decode_for_fuzzing, encode_for_fuzzing, Call, Extent, KernelId, MathArgument, Pitched,
+    Resource, Shape, Tensor, TopicOptions, SAMPLER_BYTES,
 };
 
 /// Calls of each kind of content.
@@ -30,9 +30,9 @@ fn seeds() -> Vec<Vec<u8>> {
         Call::Math {
             function: 300,
             arguments: vec![
-                Argument::Word(0x5247_0000_0010),
-                Argument::Bytes(&[0, 0, 128, 63]),
-                Argument::Room(96),
+                MathArgument::Word(0x5247_0000_0010),
+                MathArgument::Bytes(&[0, 0, 128, 63]),
+                MathArgument::Room(96),
             ],
         },
         Call::CopyIn {

@@ -1,4 +1,4 @@
-//! What a subscriber's samples keep after it was closed: their bytes, and nothing else.
+//! Closing a subscriber while its samples are in use: the samples keep their bytes, but no publisher waits for the subscriber.
 
 use rgaps::{Node, Publisher, Sample, Subscriber};
 use rgaps_testkit::{until, Daemon};
@@ -20,7 +20,7 @@ fn first(publisher: &Publisher, subscriber: &Subscriber) -> Sample {
     subscriber.recv_timeout(SOON).unwrap()
 }
 
-/// More than the history holds, so that a reader that is waited for shows.
+/// Publishes more messages than the history keeps. It blocks if the publisher still waits for a reader.
 fn publish_on(publisher: &Publisher) {
     for n in 0..5 * HISTORY as u8 {
         publisher.put(&[n; 5]).unwrap();
@@ -44,7 +44,7 @@ fn a_closed_reliable_subscriber_whose_sample_is_in_use_holds_nobody_back() {
     publish_on(&publisher);
     assert_eq!(publisher.subscribers(), 0);
     assert_eq!(sample.as_slice().unwrap(), b"first");
-    // Others come and go as if it were not there.
+    // The sample does not affect subscribers that join and leave later.
     let next = there.subscriber("closing").reliable().create().unwrap();
     assert!(publisher.wait_for_subscribers(1, SOON).unwrap());
     let second = first(&publisher, &next);
@@ -61,7 +61,7 @@ fn a_publisher_that_waits_goes_on_when_the_reader_closes() {
     let sample = first(&publisher, &subscriber);
     std::thread::scope(|scope| {
         let publishing = scope.spawn(|| publish_on(&publisher));
-        // It has published all that fits, and waits.
+        // The publisher has filled its history, and waits for the subscriber.
         until("a full history", || {
             node.topic("closing").unwrap().subscribers[0].lag >= u64::from(HISTORY)
         });

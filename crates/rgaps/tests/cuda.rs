@@ -13,8 +13,7 @@ struct Gpu {
     domain: Domain,
 }
 
-/// The first GPU. Streams of the test driver take their time, so that what is not waited for has
-/// not happened.
+/// The first GPU. The test driver delays the work of streams, so a test that misses a wait finds the work unfinished.
 fn gpu() -> Gpu {
     static DRIVER: std::sync::OnceLock<Arc<Driver>> = std::sync::OnceLock::new();
     let driver = DRIVER.get_or_init(|| {
@@ -77,7 +76,7 @@ fn publishing_on_a_stream_waits_for_its_work() {
     let stream = CudaStream::new(gpu.context.clone()).unwrap();
     for value in 1..20u8 {
         let loan = publisher.loan(8 << 20).unwrap();
-        // SAFETY: the loan's bytes are ours until it is published, which waits for the stream.
+        // SAFETY: we hold the loan, so nobody else uses its bytes; `publish_on` orders readers behind this work.
         unsafe { stream.fill(loan.address(), value, loan.len()).unwrap() };
         loan.publish_on(stream.handle()).unwrap();
         let sample = subscriber.recv_timeout(SOON).unwrap();
@@ -107,14 +106,15 @@ fn a_released_block_is_not_reused_under_its_readers_work() {
         publisher.put(&vec![value; 1 << 20]).unwrap();
         let sample = subscriber.recv_timeout(SOON).unwrap();
         let copy = copies.loan(sample.len()).unwrap();
-        // SAFETY: both ranges are held until the stream has been waited for.
+        // SAFETY: `copy` and `sample` hold both ranges, and `publish_on` and `release_on` keep them until the stream's work
+        // has finished.
         unsafe {
             stream
                 .copy(copy.address(), sample.address(), sample.len())
                 .unwrap()
         };
         sample.release_on(stream.handle());
-        // Reuses the block that was just let go, at once.
+        // The publisher would reuse the block here if it did not wait for the stream's work.
         publisher.put(&vec![0xff; 1 << 20]).unwrap();
         drop(subscriber.recv_timeout(SOON).unwrap());
         let listener = node.subscriber("copies").create().unwrap();

@@ -1,9 +1,9 @@
-//! Nodes and a real daemon, which they start themselves and which dies. This program is the daemon,
-//! too (`RGAPS_DAEMON` names it), and the other client processes: hence no test harness.
+//! Nodes that start a real daemon, and go on when it dies. This program is also the daemon (`RGAPS_DAEMON` names
+//! it) and the other client processes, so it has a `main` of its own instead of the test harness.
 
 use rgaps::{Config, Loan, Node, Publisher, Subscriber};
 use rgaps_engine::{state_path, Engine, Reactor, Setup, SystemSources};
-use rgaps_session::{DaemonLock, Listener, Ready};
+use rgaps_session::{DaemonLock, Ready, SessionListener};
 use rgaps_testkit::{resume, stop, until};
 use rustix::process::{kill_process, Pid, Signal};
 use std::io::{BufRead, BufReader, Write};
@@ -55,18 +55,18 @@ fn main() {
     }
 }
 
-/// What `rgapsd` does, without its command line.
+/// Runs the daemon as `rgapsd` does, without its command line.
 fn daemon() {
     let mut ready = Ready::from_env();
     let mut config = Config::load(None).unwrap();
-    // Also where the default fits more than these tests need.
+    // The size that these tests rely on, whatever the default is.
     config.pool.host.segment.0 = 64 << 20;
     let socket = config.socket_path();
     let lock = match DaemonLock::take(&DaemonLock::path_for(&socket), "default") {
         Ok(lock) => lock,
         Err(error) => return ready.failed(&error.to_string()),
     };
-    let listener = Listener::bind(&socket, config.socket_mode.0, &lock).unwrap();
+    let listener = SessionListener::bind(&socket, config.socket_mode.0, &lock).unwrap();
     let setup = Setup {
         sources: Box::new(SystemSources::new(&config)),
         state_file: Some(state_path(&socket)),
@@ -159,7 +159,7 @@ fn reliable(node: &Node) -> (Publisher, impl Fn() -> Subscriber + '_) {
     })
 }
 
-/// Reads until a message of no bytes, then says what came.
+/// Receives until a message of no bytes arrives, then prints how many messages it received, missed and found corrupt.
 fn subscriber_process(socket: &Path) {
     let node = node(socket, "reader");
     let subscriber = node.subscriber("t").reliable().create().unwrap();
@@ -178,7 +178,7 @@ fn subscriber_process(socket: &Path) {
         subscriber.missed()
     );
     std::io::stdout().flush().unwrap();
-    // Until the other side has looked around.
+    // Stays in the topic until the test writes a line.
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
@@ -204,11 +204,11 @@ fn is_whole(bytes: &[u8], number: u64) -> bool {
 }
 
 fn is_running(pid: u32) -> bool {
-    // Nobody may have reaped it; a dead process has no command line.
+    // A dead process that nobody has reaped still has a number, but no command line.
     std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
-/// SIGKILL.
+/// Sends SIGKILL, and waits until the process has ended.
 fn kill(pid: u32) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
     until("the death", || !is_running(pid));
@@ -233,12 +233,12 @@ fn nothing_is_lost_when_the_daemon_is_killed() {
     for _ in 0..4 {
         burst(&mut number, 100);
         kill(*daemons.last().unwrap());
-        // While there is none, or the next one takes over.
+        // No daemon runs meanwhile, or the next one takes over.
         burst(&mut number, 300);
         let pid = node.status().unwrap().pid;
         assert!(!daemons.contains(&pid), "another daemon serves");
         daemons.push(pid);
-        // It knows all members, and new ones find their way in.
+        // The next daemon knows all members, and lets new ones join.
         let info = node.topic("t").unwrap();
         assert_eq!((info.publishers.len(), info.subscribers.len()), (1, 2));
         let late = subscribe();
@@ -261,8 +261,7 @@ fn nothing_is_lost_when_the_daemon_is_killed() {
     });
 }
 
-/// The subscriber's process stands still while the pool grows and the daemon goes, and no other
-/// daemon comes.
+/// The test stops the subscriber's process while the pool grows and the daemon ends. No other daemon starts.
 fn a_new_segment_reaches_subscribers_that_the_daemon_does_not_outlive() {
     let place = Place::new();
     let node = place.node("writer");
@@ -273,7 +272,7 @@ fn a_new_segment_reaches_subscribers_that_the_daemon_does_not_outlive() {
     stop(reader.child.id());
     let pool = || node.pools().unwrap().remove(0);
     let before = pool();
-    // Some of the first segment is in use, and how large it is depends on the machine's memory.
+    // Part of the first segment is in use, so a loan of a whole segment needs another one.
     let mut loan = publisher.loan(before.segment_bytes).unwrap();
     assert!(pool().segments > before.segments, "the pool grows");
     loan.truncate(length_of(1));
@@ -297,7 +296,7 @@ fn a_client_that_died_with_the_daemon_is_cleaned_up() {
         publish(&publisher, number);
     }
     let pid = node.status().unwrap().pid;
-    // Stopped first, so that it has no say in what the reader's death means.
+    // The stopped daemon cannot clean up after the reader: only its successor can.
     stop(pid);
     kill(reader.child.id());
     kill(pid);
@@ -305,7 +304,7 @@ fn a_client_that_died_with_the_daemon_is_cleaned_up() {
     until("its successor's notice of the death", || {
         node.topic("t").unwrap().subscribers.is_empty()
     });
-    // Nobody holds the publisher back any more.
+    // The dead reader does not back-pressure the publisher.
     for number in 0..100 {
         publish(&publisher, number);
     }
@@ -316,7 +315,7 @@ fn a_stopped_daemon_leaves_its_members_running() {
     let node = place.node("both");
     let (publisher, subscribe) = reliable(&node);
     let subscriber = subscribe();
-    // Only a daemon can give it more memory than it has.
+    // Leases enough memory for all messages: without a daemon the publisher gets no more.
     drop(publisher.loan(LONGEST + 16).unwrap());
     publish(&publisher, 0);
     let pid = node.status().unwrap().pid;
@@ -336,7 +335,7 @@ fn a_stopped_daemon_leaves_its_members_running() {
     let error = node.subscriber("u").create().err().unwrap().to_string();
     assert!(error.contains("rgaps up"), "{error}");
     assert!(!place.socket().exists(), "and none was started");
-    // Another node starts one, and the first finds it: for new things.
+    // Another node starts a daemon. The first node finds it, and can create subscribers again.
     let other = place.node("other");
     until("the new daemon", || node.subscriber("u").create().is_ok());
     assert_ne!(other.status().unwrap().pid, pid);
@@ -349,7 +348,7 @@ fn a_stopped_daemon_leaves_its_members_running() {
             .unwrap(),
         2
     ));
-    // It has been handed what was there, and serves it: memory, and members for both.
+    // The first node has handed over the topic and the pools. The new daemon leases memory, and lets both nodes join.
     until("the topic", || other.topic("t").is_ok());
     let mut loan = publisher.loan(200 << 20).unwrap();
     loan.truncate(length_of(3));
@@ -368,7 +367,7 @@ fn the_daemon_leaves_when_nobody_needs_it() {
     let place = Place::new();
     let node = place.node("brief");
     let pid = node.status().unwrap().pid;
-    // A daemon that was idle later has left: this one would have, too.
+    // A second daemon becomes idle later than the first, and has ended. So the first would have ended too, were it idle.
     let idle = Place::new().node("briefer").status().unwrap().pid;
     until("the end of an idle daemon", || !is_running(idle));
     assert!(is_running(pid), "while it is needed it stays");

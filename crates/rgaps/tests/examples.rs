@@ -1,11 +1,12 @@
-//! The examples, run as their first lines say, each with a daemon of its own.
+//! Runs each example as the comment at its beginning describes, with a daemon of its own.
 
 use rgaps_testkit::Daemon;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Beside the test's executable; built if it is not there or old, where there is a compiler.
+/// A command that runs an example, from the folder `examples` beside the test's executable. Builds the example first,
+/// unless `RGAPS_DAEMON` is set: then the tests run from built programs, without a compiler.
 fn example(name: &str, daemon: &Daemon) -> Command {
     if std::env::var_os("RGAPS_DAEMON").is_none() {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -21,7 +22,7 @@ fn example(name: &str, daemon: &Daemon) -> Command {
     command
 }
 
-/// What it prints, line by line, once it has ended well.
+/// Runs a command to its successful end, and returns the lines that it printed.
 fn run(mut command: Command) -> Vec<String> {
     let output = command.stderr(Stdio::inherit()).output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", output.status);
@@ -40,7 +41,7 @@ fn the_subscriber_example_prints_what_the_publisher_example_publishes() {
     let mut published = BufReader::new(publisher.stdout.take().unwrap()).lines();
     let first = published.next().unwrap().unwrap();
     assert!(first.starts_with("image 0 to"), "{first}");
-    // A pipe that nobody reads would fill and stop it.
+    // If nobody read the pipe, it would fill and block the publisher.
     let drain = std::thread::spawn(move || published.for_each(drop));
 
     let mut subscriber = example("subscriber", &daemon);

@@ -1,4 +1,4 @@
-//! How much memory topics lease, and what listings say about it.
+//! How much memory topics lease, and how listings report it.
 
 use rgaps::{BlockSum, History, Loan, MemoryUses, Node, Publisher, PublisherQos, PublisherRow};
 use rgaps_testkit::{Daemon, LIMIT as SOON};
@@ -15,7 +15,7 @@ fn row(node: &Node, topic: &str) -> PublisherRow {
     info.publishers.remove(0)
 }
 
-/// What is leased of all pools.
+/// The leased bytes of all pools.
 fn pool_leased(node: &Node) -> u64 {
     let pools = node.pools().unwrap();
     pools.iter().map(|pool| pool.leased_bytes).sum()
@@ -25,7 +25,7 @@ fn loans(publisher: &Publisher, count: usize, bytes: u64) -> Vec<Loan> {
     (0..count).map(|_| publisher.loan(bytes).unwrap()).collect()
 }
 
-/// Publishes what nobody filled, which takes no memory.
+/// Publishes a message without writing its bytes, so the kernel allocates no pages for it.
 fn publish(publisher: &Publisher, bytes: u64) {
     publisher.loan(bytes).unwrap().publish().unwrap();
 }
@@ -50,7 +50,7 @@ fn a_topic_of_24_byte_messages_leases_64_kib_at_most() {
     a_small_topic_stays_small(&Daemon::start());
 }
 
-/// Of huge pages where the system has some, else of ordinary ones.
+/// The pool consists of huge pages where the system has some, else of ordinary ones.
 #[test]
 fn a_small_topic_stays_small_in_a_pool_of_huge_pages() {
     let settings = "[pool.host]\ncap = \"8MiB\"\nsegment = \"2MiB\"\nhugepages = \"try\"\n";
@@ -67,7 +67,7 @@ fn a_4k_camera_leases_an_eighth_more_than_it_keeps_at_most() {
         publish(&publisher, FRAME);
         leases.push(publisher.leased_bytes());
     }
-    // The history, and the loan that takes the place of its oldest message.
+    // The history of 16 messages, and one loan: the oldest message leaves only when the loan is published.
     let needed = 17 * FRAME;
     let leased = row(&node, "camera").leased_bytes;
     assert!((needed..=needed * 9 / 8).contains(&leased), "{leased}");
@@ -98,7 +98,7 @@ fn memory_for_small_messages_is_leased_ahead() {
 fn a_publisher_with_a_limit_leases_up_to_it() {
     let daemon = Daemon::start_with("[limits]\nlease_per_publisher = \"512KiB\"\n");
     let node = daemon.node("limited");
-    // Its history would take more than that, but nobody knows yet how much of it there will be.
+    // A full history would take more than the limit. The publisher leases up to the limit what its messages so far need.
     let publisher = node.publisher("limited").create().unwrap();
     for _ in 0..8 {
         publish(&publisher, 60_000);
@@ -124,7 +124,7 @@ fn a_thousand_small_topics_fit_a_small_pool() {
     }
     assert_eq!(pool_leased(&node), TOPICS * 64 * KIB);
     drop(publishers);
-    // Their memory is there for something large.
+    // A large message can use the memory that they returned.
     let large = node.publisher("large").loan_timeout(SOON);
     drop(large.create().unwrap().loan(60 * MIB).unwrap());
 }

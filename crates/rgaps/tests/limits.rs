@@ -1,11 +1,11 @@
-//! The limits that are promised, reached: members of a topic, and thousands of topics.
+//! Reaches the documented limits: members of a topic, and thousands of topics.
 
 use rgaps::{LoanError, OpenError, Publisher, PublisherQos, Subscriber};
 use rgaps_testkit::Daemon;
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(120);
-/// A topic's members on a host.
+/// The most publishers and subscribers that a topic has on one host.
 const PUBLISHERS: usize = 16;
 const SUBSCRIBERS: usize = 60;
 const TOPICS: usize = 2000;
@@ -85,7 +85,7 @@ fn sixteen_publishers_and_sixty_subscribers_share_a_topic() {
         assert_eq!(next, [3; PUBLISHERS]);
         assert!(subscriber.try_recv().unwrap().is_none());
     }
-    // A place that is left is free for another.
+    // A new member can join after another has left.
     drop(subscribers);
     drop(publishers);
     let end = Instant::now() + SOON;
@@ -115,7 +115,7 @@ fn thousands_of_topics() {
         .collect();
     is_refused(here.subscriber("one/more").create(), &TOPICS.to_string());
     assert_eq!(here.topics().unwrap().len(), TOPICS);
-    // Messages pass on the first, the last and those between; a wait set tells them apart.
+    // Messages pass on the first topic, the last, and every 149th between them; a wait set tells them apart.
     let mut set = there.wait_set();
     let step = 149;
     let watched: Vec<usize> = (0..TOPICS).step_by(step).chain([TOPICS - 1]).collect();

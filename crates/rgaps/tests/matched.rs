@@ -25,18 +25,18 @@ fn a_publisher_hears_of_subscribers_that_match() {
     let publisher = node.publisher("t").type_name("image").create().unwrap();
     let (handler, heard) = channels();
     let listener = publisher.on_matched(handler).unwrap();
-    // Who was there before.
+    // The first event reports the subscriber that joined before the listener.
     assert_eq!(next(&heard), (1, 1, 1, 1));
     let clouds = other.subscriber("t").type_name("cloud").create().unwrap();
     let echo = other.subscriber("t").observer().create().unwrap();
-    // Without the one that does not match.
+    // `clouds` does not match, so only `echo` counts.
     assert_eq!(next(&heard), (2, 1, 2, 1));
     assert_eq!((publisher.subscribers(), publisher.mismatched()), (2, 1));
     drop((first, clouds));
     assert_eq!(next(&heard), (1, -1, 2, 0));
     drop(listener);
     drop(echo);
-    // Its thread has ended, and the handler with it.
+    // The listener's thread has ended, and has dropped the handler.
     assert!(heard.recv().is_err());
 }
 
@@ -51,7 +51,7 @@ fn a_subscriber_hears_of_publishers_also_of_dead_ones() {
     assert_eq!(next(&heard), (1, 1, 1, 1));
     publisher.put(b"kept").unwrap();
     drop(publisher);
-    // The history that it leaves is no publisher.
+    // The history that the publisher leaves does not count as a publisher.
     assert_eq!(next(&heard), (0, -1, 1, 0));
     drop(subscriber);
     assert!(
@@ -60,7 +60,7 @@ fn a_subscriber_hears_of_publishers_also_of_dead_ones() {
     );
 }
 
-/// What `rgaps topic echo` wants is published only while it runs: the handler starts and stops the work.
+/// The handler drops its listener during the first event. The thread then ends, and drops the handler.
 #[test]
 fn a_handler_may_drop_its_own_listener() {
     let daemon = Daemon::start();

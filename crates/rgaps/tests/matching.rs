@@ -61,7 +61,7 @@ fn a_late_subscriber_keeps_no_volatile_publisher_out() {
     publisher.put(b"live").unwrap();
     assert_eq!(read(&live), b"live");
     no_more(&late);
-    // One that keeps its history is read; the other two go on.
+    // The late subscriber reads a publisher that keeps its history; the volatile publisher and the live subscriber go on.
     let lasting = node.publisher("t").transient_local().create().unwrap();
     lasting.put(b"kept").unwrap();
     assert_eq!(
@@ -73,7 +73,7 @@ fn a_late_subscriber_keeps_no_volatile_publisher_out() {
     assert_eq!(publisher.mismatched(), 0);
 }
 
-/// A subscriber that read messages knows the topic's name: no other one was meant.
+/// `silence` suggests a similar topic only to a subscriber that never read a message: one that did has the right name.
 #[test]
 fn after_messages_silence_means_that_no_publisher_is_left() {
     let daemon = Daemon::start();

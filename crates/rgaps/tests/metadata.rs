@@ -170,7 +170,7 @@ fn parts_beyond_the_limits_are_refused_and_leave_nothing_behind() {
     assert_eq!(sample.parts().unwrap().len(), MAX_MESSAGE_PARTS);
     assert_eq!(sample.part_slice("p32").unwrap(), [32]);
     assert_eq!(sample.attachment().unwrap().len(), MAX_ATTACHMENT_BYTES);
-    // A loan that is cut so short that a part is outside it.
+    // The loan is truncated, so its second part lies outside.
     let mut loan = publisher.loan_parts(&specs[..2]).unwrap();
     loan.truncate(256);
     let error = loan.publish().unwrap_err().error;

@@ -31,7 +31,7 @@ fn two_robots_run_the_same_program() {
         let sample = subscriber.recv_timeout(LIMIT).unwrap();
         assert_eq!(sample.as_slice().unwrap(), camera.as_bytes());
         assert_eq!(robot.topic("camera").unwrap().row.name, camera);
-        // Names of listings, as they are.
+        // `with_full_names` takes names as listings show them, without namespace and remapping.
         let full = robot.with_full_names();
         assert_eq!(full.topic(camera).unwrap().row.name, camera);
         assert_eq!(full.subscriber(camera).create().unwrap().topic(), camera);

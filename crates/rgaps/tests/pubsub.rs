@@ -32,7 +32,7 @@ fn what_is_published_is_received_without_a_copy() {
         .recv_timeout(Duration::from_millis(20))
         .unwrap_err();
     assert!(matches!(error, RecvError::TimedOut(_)));
-    // Held, whatever the publisher does, and after its handle is gone.
+    // The sample keeps its bytes while the publisher goes on, and after the publisher is dropped.
     for n in 0..100u8 {
         publisher.put(&[n; 5]).unwrap();
     }
@@ -124,13 +124,13 @@ fn a_publisher_gets_the_memory_that_another_does_not_need() {
         let builder = node.publisher("modest").loan_timeout(SOON);
         builder.create().unwrap()
     };
-    // In another process's node, and in the same.
+    // A publisher of another node gets the memory, and one of the same node.
     loans.truncate(2);
     let kept = greedy.leased_bytes();
     modest(&there).put(&vec![3; 20 << 20]).unwrap();
     assert!(greedy.leased_bytes() < kept);
     modest(&here).put(&vec![4; 20 << 20]).unwrap();
-    // What it had on loan was left alone, and it gets more again.
+    // The greedy publisher keeps its open loans, and can lease more again.
     for mut loan in loans {
         loan.as_mut_slice().unwrap().fill(5);
         loan.publish().unwrap();
@@ -150,7 +150,7 @@ fn what_came_before_the_first_message_that_is_received_was_missed() {
     let first = subscriber.recv_timeout(SOON).unwrap();
     assert_eq!((first.sequence(), first.missed()), (16, 16));
     assert_eq!(subscriber.missed(), 16);
-    // Who joins later has missed nothing.
+    // A subscriber that joins later has missed nothing.
     let late = node.subscriber("lags").create().unwrap();
     publisher.put(&[20]).unwrap();
     let first = late.recv_timeout(SOON).unwrap();
@@ -191,7 +191,7 @@ fn a_reliable_subscriber_holds_the_publisher_back_until_the_deadline() {
     let mut loan = *unpublished.loan.unwrap();
     loan.as_mut_slice().unwrap()[0] = 3;
     loan.publish().unwrap();
-    // One that reads while the publisher waits lets it go on.
+    // A subscriber that reads while the publisher waits lets the publisher go on.
     let reader = std::thread::spawn(move || {
         let all = (1..5).map(|_| subscriber.recv_timeout(SOON).unwrap());
         all.map(|sample| sample.as_slice().unwrap()[0])
@@ -293,13 +293,13 @@ fn late_joiners_get_the_history_also_of_a_publisher_that_left() {
     );
 }
 
-/// As links need it: those that restart go on with a publisher of another host under a new one.
+/// The links need this order: after a restart they continue a remote publisher with a new local one.
 #[test]
 fn unread_messages_of_a_publisher_that_has_ended_come_before_those_of_another() {
     let daemon = Daemon::start();
     let node = daemon.node("test");
     let subscriber = node.subscriber("steps").reliable().create().unwrap();
-    // The order of slots is not what decides.
+    // This publisher has the first slot, so the order of slots would give another result.
     let others = [node.publisher("steps").create().unwrap()];
     let mut expected = Vec::new();
     for round in 0..4u8 {
@@ -324,7 +324,7 @@ fn unread_messages_of_a_publisher_that_has_ended_come_before_those_of_another() 
     for round in 0..5 {
         assert_eq!(rounds(&received, round), rounds(&expected, round));
     }
-    // The living one's came last.
+    // The messages of the publisher that still lives came last.
     assert_eq!(received[12..], expected[12..]);
 }
 
@@ -354,7 +354,7 @@ fn the_latest_is_the_newest_of_all_publishers_and_restarts_leave_one_history() {
         drop(publish(restart));
         expect(Late::Latest, &[restart]);
     }
-    // The first one lives: what it keeps stays, of those that are gone the last four do.
+    // The first publisher lives, so its message stays. Of the publishers that left, the last four messages stay.
     expect(Late::AllKept, &[0, 17, 18, 19, 20]);
     expect(Late::Last(2), &[19, 20]);
     first.put(&[21]).unwrap();
@@ -376,9 +376,16 @@ fn a_wait_set_a_listener_and_a_descriptor_tell_of_messages() {
     let publishers = topics.map(|topic| node.publisher(topic).create().unwrap());
     let subscribers = topics.map(|topic| node.subscriber(topic).create().unwrap());
     let mut set = node.wait_set();
+    for timeout in [Duration::ZERO, SOON] {
+        let error = set.wait(timeout).unwrap_err().to_string();
+        assert!(error.contains("the wait set is empty"), "{error}");
+    }
+    let error = daemon.node("other").wait_set().attach(&subscribers[0]);
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("of another node"), "{error}");
     let tokens: Vec<_> = subscribers.iter().map(|s| set.attach(s).unwrap()).collect();
     assert!(set.wait(Duration::from_millis(10)).unwrap().is_empty());
-    // While one wait set has it, another one does not get it.
+    // A subscriber can be in only one wait set.
     let mut other = node.wait_set();
     for set in [&mut other, &mut set] {
         let error = set.attach(&subscribers[1]).unwrap_err().to_string();
@@ -480,7 +487,7 @@ fn traffic_goes_on_without_the_daemon_and_the_next_one_adopts_what_is_there() {
         assert_eq!(receive(&subscriber), [n; 1000]);
     }
     daemon.restart();
-    // A stranger meets the same topic, and those who were there before.
+    // A new node joins the same topic, and exchanges messages with the members from before.
     let other = daemon.node("other");
     let newcomer = other.publisher("go-on").create().unwrap();
     let latecomer = other.subscriber("go-on").reliable().create().unwrap();
@@ -512,11 +519,11 @@ fn a_forked_childs_handles_refuse() {
             node.publisher("fork").create().is_err(),
         ];
         drop((sample, subscriber, publisher, node));
-        // SAFETY: ends the child at once.
+        // SAFETY: `_exit` ends the child at once, and runs no destructors or exit handlers.
         unsafe { libc::_exit(refused.iter().filter(|refused| !**refused).count() as i32) };
     }
     let mut status = 0;
-    // SAFETY: waits for our own child.
+    // SAFETY: `pid` is our own child, which nobody else waits for, and `status` outlives the call.
     unsafe { libc::waitpid(pid, &mut status, 0) };
     assert_eq!(status, 0, "a handle did not refuse, or crashed");
     assert_eq!(sample.as_slice().unwrap(), b"x");

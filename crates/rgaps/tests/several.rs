@@ -1,6 +1,5 @@
-//! Subscribers that read in other domains than the messages live in, over a test driver with two GPUs,
-//! or on a real machine with two with `RGAPS_TEST_GPU=1`. Tests whose names begin with `alone_` are parts
-//! of others, in processes of their own.
+//! Subscribers that read in another domain than the publisher's. The tests use a test driver with two GPUs, or with
+//! `RGAPS_TEST_GPU=1` the GPUs of a real machine. Other tests run those named `alone_...` in processes of their own.
 
 use rgaps::{
     Config, Domain, Late, LoanError, Node, PathKind, PublishError, RecvError, Sample, Stream,
@@ -18,8 +17,7 @@ use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(120);
 
-/// The GPUs. Streams of the test driver take their time, so that what is not waited for has not
-/// happened.
+/// The GPUs. The test driver delays the work of streams, so a test that misses a wait finds the work unfinished.
 fn gpus() -> Vec<(Arc<Context>, Domain)> {
     static DRIVER: std::sync::OnceLock<Arc<Driver>> = std::sync::OnceLock::new();
     let driver = DRIVER.get_or_init(|| {
@@ -42,7 +40,7 @@ fn gpus() -> Vec<(Arc<Context>, Domain)> {
         .collect()
 }
 
-/// None on a real machine with fewer than two, which is said.
+/// The GPUs; None on a real machine with fewer than two, which it prints.
 fn two_gpus() -> Option<Vec<(Arc<Context>, Domain)>> {
     let gpus = gpus();
     if gpus.len() < 2 {
@@ -65,12 +63,12 @@ fn driver() -> TestDriver {
     TestDriver::loaded(&rgaps_test_driver::library())
 }
 
-/// Where a process of its own finds the daemon.
+/// Names the daemon's socket to a test that runs in a process of its own.
 const SOCKET: &str = "RGAPS_TEST_SEVERAL_SOCKET";
-/// Set in a run of all tests that another one started.
+/// Set where a test has started this program to run other tests again.
 const AGAIN: &str = "RGAPS_TEST_SEVERAL_AGAIN";
 
-/// This program again, in a process of its own, which is killed when this is dropped.
+/// A process that runs this program again. Dropping `Alone` kills the process.
 struct Alone {
     child: Child,
     lines: Receiver<String>,
@@ -100,14 +98,14 @@ impl Alone {
         Alone { child, lines }
     }
 
-    /// One of its ignored tests, with a daemon of ours.
+    /// Runs one of this program's ignored tests, with this process's daemon.
     fn part(name: &str, daemon: &Daemon) -> Alone {
         let socket = daemon.socket();
         let settings = [(SOCKET, socket.to_str().unwrap())];
         Alone::start(&["--exact", name, "--ignored"], &settings)
     }
 
-    /// Waits until it says something.
+    /// Waits until the process prints a line that contains `wanted`.
     fn says(&self, wanted: &str) {
         let end = Instant::now() + 3 * SOON;
         loop {
@@ -125,7 +123,7 @@ impl Alone {
         self.child.wait().unwrap();
     }
 
-    /// Waits until it ends well.
+    /// Waits until the process ends successfully.
     fn passes(&mut self, limit: Duration) {
         let end = Instant::now() + limit;
         loop {
@@ -147,7 +145,7 @@ impl Drop for Alone {
     }
 }
 
-/// A node of a process of its own.
+/// The node of a test that another test started in a process of its own.
 fn node_alone() -> Node {
     let socket = PathBuf::from(std::env::var_os(SOCKET).expect("another test starts this one"));
     let file = socket.with_file_name("rgaps.toml");
@@ -157,7 +155,7 @@ fn node_alone() -> Node {
     Node::builder("alone").config(config).build().unwrap()
 }
 
-/// Waits until loans, messages and copies of a publisher use so much memory, and no more.
+/// Waits until a publisher's loans, messages and replicas use exactly `bytes`.
 fn uses(publisher: &rgaps::Publisher, bytes: u64) {
     let mut used = 0;
     let what = || {
@@ -184,7 +182,7 @@ fn payload(bytes: usize, seed: usize) -> Vec<u8> {
     content(seed as u64, bytes)
 }
 
-/// Publishes in `from` and reads in `to`, messages of many sizes.
+/// Publishes messages of many sizes in `from`, and reads each in all domains of `to`.
 fn travels(settings: &str, from: Domain, to: &[Domain]) {
     let (_daemon, node) = node(settings);
     let subscribers: Vec<_> = to
@@ -248,7 +246,7 @@ fn a_copy_is_made_behind_the_work_that_writes_the_message() {
     let stream = CudaStream::new(context.clone()).unwrap();
     for value in 1..20u8 {
         let loan = publisher.loan(1 << 20).unwrap();
-        // SAFETY: the loan's bytes are ours until the work that was queued before publishing passed.
+        // SAFETY: we hold the loan, so nobody else uses its bytes; `publish_on` orders readers and copies behind this work.
         unsafe { stream.fill(loan.address(), value, loan.len()).unwrap() };
         loan.publish_on(stream.handle()).unwrap();
         for subscriber in &away {
@@ -287,7 +285,7 @@ fn history_reaches_a_late_joiner_in_another_domain() {
     }
 }
 
-/// How a topic's only subscriber in a domain gets its messages, as `rgaps topic info` says it.
+/// How a topic's only subscriber in a domain gets its messages, as `rgaps topic info` words it.
 fn path(node: &Node, topic: &str, domain: Domain) -> String {
     let info = node.topic(topic).unwrap();
     let mut rows = info.subscribers.iter();
@@ -295,7 +293,7 @@ fn path(node: &Node, topic: &str, domain: Domain) -> String {
     row.expect("the subscriber is listed").path.clone()
 }
 
-/// A message of each size is read in `to`; then the path is named, with this reason in it.
+/// Publishes a small and a large message in `from`, reads them in `to`, and expects `reason` in the path's description.
 fn goes(settings: &str, from: Domain, to: Domain, reason: &str) {
     let (_daemon, node) = node(settings);
     let subscriber = node.subscriber("p").domain(to).create().unwrap();
@@ -327,7 +325,7 @@ fn a_path_is_named_with_its_reason() {
         }
         Some(two) => goes("", one, two, "the GPUs have no peer access"),
     }
-    // Before its first message nobody knows; and the reason of who copies for himself.
+    // A late joiner's path is unknown before its first message; then the reason is that the subscriber copies itself.
     let (_daemon, node) = node("");
     let publisher = node
         .publisher("q")
@@ -344,7 +342,7 @@ fn a_path_is_named_with_its_reason() {
     assert!(path(&node, "q", Domain::Host).contains("copied by the subscriber"));
 }
 
-/// What refused a member, in words.
+/// Expects that the daemon refused a member because its path is too slow, with all `words` in the message.
 fn too_slow<T: std::fmt::Debug>(joined: Result<T, rgaps::OpenError>, words: &[&str]) {
     match joined.unwrap_err() {
         rgaps::OpenError::Client(rgaps::ClientError::Refused(refusal)) => {
@@ -380,7 +378,7 @@ fn a_path_that_is_slower_than_required_is_refused_to_whoever_comes_later() {
     let late = || node.publisher("b").domain(Domain::Host);
     too_slow(late().require(PathKind::Peer).create(), &["peer", "pinned"]);
     let _late = late().require(PathKind::Pinned).create().unwrap();
-    // The subscriber requires.
+    // The subscriber requires, and comes after the publisher.
     let _publisher = node.publisher("c").domain(one).create().unwrap();
     let reader = |domain| node.subscriber("c").domain(domain);
     let words = &["subscriber requires", "peer", "this one is pinned"];
@@ -394,7 +392,7 @@ fn a_path_that_is_slower_than_required_is_refused_to_whoever_comes_later() {
         false => too_slow(reader(PathKind::Peer), &["no peer access"]),
     }
     let _pinned = reader(PathKind::Pinned).unwrap();
-    // It comes first.
+    // The subscriber requires, and the publisher comes later.
     let _reader = node.subscriber("d").domain(Domain::Host);
     let _reader = _reader.require(PathKind::ZeroCopy).create().unwrap();
     too_slow(
@@ -411,7 +409,7 @@ fn uuid_of(domain: Domain) -> rgaps::GpuUuid {
     }
 }
 
-/// Pages that the daemon has in its host pools.
+/// The allocated blocks of 512 bytes of the daemon's host pools.
 fn pool_pages(daemon: &Daemon) -> u64 {
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", daemon.id())).unwrap();
     let paths = descriptors.map(|entry| entry.unwrap().path());
@@ -464,7 +462,7 @@ fn pages_that_a_gpus_driver_knows_are_not_given_back_to_the_system() {
         let left = pool_pages(&daemon);
         let given_back = left < full / 2;
         assert_eq!(given_back, !registered, "{left} of {full} blocks are left");
-        // What the driver knows are still the pages that everybody sees.
+        // The pages that the driver registered are still those that all processes map.
         (3..5).for_each(round);
     }
 }
@@ -480,7 +478,7 @@ fn integrated_gpus_skip_staging() {
     };
     let second = ("RGAPS_TEST_DRIVER_INTEGRATED", "1");
     alone("alone_an_integrated_gpu_reads", &[second]);
-    // Where the driver cannot register what subscribers may only read, or refuses to, there are copies.
+    // Where the driver cannot register read-only memory, or fails to, the subscriber gets copies.
     for (name, value) in [
         ("RGAPS_TEST_DRIVER_LACK", "readonly"),
         ("RGAPS_TEST_DRIVER_LACK", "register"),
@@ -494,7 +492,7 @@ fn integrated_gpus_skip_staging() {
             &[second, (name, value)],
         );
     }
-    // And all that other tests do.
+    // These tests also pass where both GPUs are integrated.
     for name in [
         "messages_travel_between_all_domains",
         "history_reaches_a_late_joiner_in_another_domain",
@@ -525,7 +523,7 @@ fn alone_an_integrated_gpu_reads() {
         publisher.put(&payload(bytes, seed)).unwrap();
         let sample = away.recv_timeout(SOON).unwrap();
         assert_eq!((sample.domain(), sample.len()), (*integrated, bytes as u64));
-        // The GPU's own work reads it there, behind what is queued.
+        // Work of the GPU reads the message in place, behind the work that is already queued.
         let target = rgaps_cuda::PinnedBuffer::new(context.clone(), 16 << 20).unwrap();
         sample.wait_on(stream.handle()).unwrap();
         // SAFETY: the sample is held and the buffer lives until the stream's work has finished.
@@ -534,12 +532,12 @@ fn alone_an_integrated_gpu_reads() {
             copied.unwrap();
         }
         stream.synchronize().unwrap();
-        // SAFETY: the buffer is as long, and all work on it has finished.
+        // SAFETY: the buffer has 16 MiB, more than `bytes`, and `synchronize` has waited for all work on it.
         let read = unsafe { std::slice::from_raw_parts(target.address() as *const u8, bytes) };
         assert!(read == payload(bytes, seed));
         drop(sample);
     }
-    // No copy was made, not even memory for one was had.
+    // The publisher made no copy, and leased no memory for one.
     let alone = node.publisher("alone").domain(Domain::Host).keep_last(1);
     let alone = alone.create().unwrap();
     alone.put(&payload(5 << 20, 3)).unwrap();
@@ -557,7 +555,7 @@ fn alone_an_integrated_gpu_reads() {
         let sample = subscriber.recv_timeout(SOON).unwrap();
         assert!(bytes_of(&sample) == payload(1 << 20, 9));
     }
-    // What is let go of on a stream is not written before that stream has passed.
+    // Nobody writes a block that was released on a stream before the stream's work has finished.
     let sample = away.recv_timeout(Duration::ZERO).err();
     assert!(matches!(sample, Some(RecvError::TimedOut(_))));
     publisher.put(&payload(1 << 20, 10)).unwrap();
@@ -567,7 +565,7 @@ fn alone_an_integrated_gpu_reads() {
     let overlaps = |sample: &Sample| sample.address().abs_diff(at) < 1 << 20;
     let held = driver.hold(stream.handle().0);
     let target = rgaps_cuda::PinnedBuffer::new(context.clone(), 1 << 20).unwrap();
-    // SAFETY: the buffer lives until after the work. It stands for work that reads the sample.
+    // SAFETY: the buffer outlives the work. The fill stands for work that reads the sample.
     unsafe { stream.fill(target.address(), 1, 1 << 20).unwrap() };
     sample.release_on(stream.handle());
     for seed in 0..8 {
@@ -578,7 +576,7 @@ fn alone_an_integrated_gpu_reads() {
     }
     drop(held);
     until("its memory is used again", || {
-        // All that is free, so that it is among it.
+        // Takes all free blocks, so the released one is among them.
         let free = std::iter::from_fn(|| publisher.try_loan(1 << 20).ok().flatten());
         let free: Vec<_> = free.collect();
         free.into_iter().any(|loan| {
@@ -606,7 +604,7 @@ fn alone_an_integrated_gpu_has_copies() {
     assert!(said.contains("copied"), "'{said}'");
 }
 
-/// What the other tests do where GPUs are peers, and with delays that differ.
+/// Runs the other tests again where all GPUs are peers and where none are, with other delays.
 #[test]
 fn again_with_other_drivers() {
     if is_real() || std::env::var_os(AGAIN).is_some() {
@@ -649,12 +647,12 @@ fn a_domain_has_one_copy_however_many_read_there() {
         assert!(bytes_of(sample) == payload(1 << 20, 1));
     }
     uses(&publisher, 2 * one);
-    // The copy goes with its message and its readers.
+    // The copy is freed once its message has left the ring and its readers have released it.
     drop(samples);
     drop(away);
     publisher.put(&payload(1 << 20, 2)).unwrap();
     uses(&publisher, one);
-    // And is counted once, where it was made.
+    // The pool in which the copy was made counts it, once.
     for pool in node.pools().unwrap() {
         let expected = match pool.domain == gpus[1].1 {
             true => (1, 1 << 20),
@@ -688,7 +686,7 @@ fn a_subscriber_that_does_not_match_gets_no_copies_in_its_domain() {
     assert_eq!((publisher.subscribers(), publisher.mismatched()), (1, 1));
     (0..3).for_each(publish);
     assert_eq!((copied(), replicas()), (0, 0));
-    // One that matches has copies, while it is there.
+    // A subscriber that matches gets copies until it leaves.
     let reader = away().create().unwrap();
     publish(3);
     let sample = reader.recv_timeout(SOON).unwrap();
@@ -774,7 +772,7 @@ fn messages_travel_while_the_daemon_is_away_and_after() {
     let travel = |seed: usize, bytes: usize| {
         let sent = payload(bytes, seed);
         let mut put = publisher.put(&sent);
-        // Memory that is not leased yet has to wait for a daemon.
+        // Leasing more memory has to wait for a daemon.
         until("a message is published", || {
             if put.is_err() {
                 put = publisher.put(&sent);
@@ -846,7 +844,7 @@ fn alone_a_publisher_dies() {
     let (stream, driver) = (CudaStream::new(context.clone()).unwrap(), driver());
     let loan = publisher.loan(1 << 20).unwrap();
     let _held = driver.hold(stream.handle().0);
-    // SAFETY: the loan's bytes are ours until the work that was queued before publishing passed.
+    // SAFETY: we hold the loan, so nobody else uses its bytes; `publish_on` orders readers and copies behind this work.
     unsafe { stream.fill(loan.address(), 1, loan.len()).unwrap() };
     loan.publish_on(stream.handle()).unwrap();
     println!("queued");
@@ -870,7 +868,7 @@ fn a_subscriber_of_another_domain_that_dies_keeps_nothing() {
     publisher.put(&payload(1 << 20, 1)).unwrap();
     subscriber.says("holds it with 1 context");
     publisher.put(&payload(1 << 20, 2)).unwrap();
-    // A message and its copy in the ring, and the copy that is held.
+    // The message in the ring, its copy, and the copy that the subscriber holds.
     uses(&publisher, 3 * one);
     subscriber.kill();
     until("the daemon takes it out", || publisher.subscribers() == 0);
@@ -889,7 +887,7 @@ fn alone_a_subscriber_dies() {
         .unwrap();
     let sample = subscriber.recv_timeout(SOON).unwrap();
     assert!(bytes_of(&sample) == payload(1 << 20, 1));
-    // It has opened the GPU that it reads on, and not the one that the messages come from.
+    // The subscriber has opened the GPU on which it reads, but not the publisher's.
     let contexts = match is_real() {
         true => 1,
         false => driver().live("contexts"),
@@ -910,7 +908,7 @@ fn a_gpu_that_only_copies_may_be_lost() {
     .passes(6 * SOON);
 }
 
-/// Host messages are copied by the GPU that wants them. It fails, and the host's go on.
+/// A GPU copies host messages to its own memory. Its context is lost, and subscribers on the host go on.
 #[test]
 #[ignore = "a part of `a_gpu_that_only_copies_may_be_lost`"]
 fn alone_a_copying_gpu_is_lost() {
@@ -925,7 +923,7 @@ fn alone_a_copying_gpu_is_lost() {
         .unwrap();
     publisher.put(&payload(1 << 20, 0)).unwrap();
     assert!(bytes_of(&away.recv_timeout(SOON).unwrap()) == payload(1 << 20, 0));
-    // With a copy that is queued.
+    // The copy of this message is queued when the context is lost.
     publisher.put(&payload(1 << 20, 1)).unwrap();
     driver().lose_context(1);
     publisher.put(&payload(1 << 20, 2)).unwrap();
@@ -934,7 +932,7 @@ fn alone_a_copying_gpu_is_lost() {
         assert_eq!(sample.sequence(), seed as u64);
         assert!(bytes_of(&sample) == payload(1 << 20, seed));
     }
-    // Neither waits for work that will never be done.
+    // Closing waits for no work that will never finish.
     let (done, is_done) = channel();
     std::thread::spawn(move || {
         drop(publisher);

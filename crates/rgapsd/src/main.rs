@@ -1,4 +1,4 @@
-//! The daemon of a host or user. All that it does is in `rgaps-engine`; this is its start and end.
+//! The program `rgapsd`, the daemon of a host or user. `rgaps-engine` has its logic; this file starts and ends it.
 #![warn(clippy::too_many_lines)]
 #![forbid(unsafe_code)]
 
@@ -15,7 +15,7 @@ use rgaps_engine::{snapshots, state_path, Engine, Reactor, Setup, SnapshotAsker,
 use rgaps_mps::{leave_environment, Keeper, MpsDirectory};
 use rgaps_session::{
     on_own_stack, print_error, split_warning, start_log, Argument, Config, DaemonLock, Environment,
-    Listener, Ready, DAEMON_FILES_MIN,
+    Ready, SessionListener, DAEMON_FILES_MIN,
 };
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use std::os::fd::OwnedFd;
@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How long clients wait for MPS to run, at most, before they are served.
+/// How long the daemon waits for MPS to run before it serves clients.
 const MPS_START_LIMIT: Duration = Duration::from_secs(12);
 
 /// Serves the clients of one realm, until `rgaps down`, SIGTERM, or a minute without clients. The first client starts it;
@@ -52,19 +52,19 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    // In all threads, of which this is the first.
+    // In the first thread, so that all later ones inherit it.
     let signals = block_signals();
     on_own_stack(|| serve(signals))
 }
 
 fn serve(signals: nix::Result<OwnedFd>) -> ExitCode {
     let mut ready = Ready::from_env();
-    // While the first thread, which only waits, is the only other one, and before CUDA is loaded.
+    // Changing the environment is safe here: the only other thread is the first one, which waits. CUDA is not loaded yet.
     let inherited_mps = leave_environment();
     match run(&mut ready, signals, inherited_mps) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // To whoever waits for us, and to the log.
+            // To the process that waits for the daemon to be ready, and to standard error.
             let text = rgaps_session::explain(error.as_ref());
             ready.failed(&text);
             print_error(format_args!("rgapsd: {text}"));
@@ -107,13 +107,13 @@ fn run(
         mps.wait(MPS_START_LIMIT);
     }
     engine.set_mps(Box::new(mps));
-    let listener = Listener::bind(&socket, config.socket_mode.0, &_lock)?;
-    let told = Config {
+    let listener = SessionListener::bind(&socket, config.socket_mode.0, &_lock)?;
+    let child_config = Config {
         socket: Some(socket.clone()),
         ..config.clone()
     };
-    let links = Program::links(&told)?;
-    let gpu_server = Program::gpu_server(&told)?;
+    let links = Program::links(&child_config)?;
+    let gpu_server = Program::gpu_server(&child_config)?;
     if let Some(links) = &links {
         engine.watch_links(links.failure());
     }
@@ -133,7 +133,7 @@ fn run(
     Ok(())
 }
 
-/// Messages do not wait for figures: a port that is taken is a warning.
+/// Serves metrics, if they are configured. A failure, such as a port that is taken, is only a warning in `status`.
 fn start_metrics(
     config: &Config,
     asker: SnapshotAsker,
@@ -166,13 +166,13 @@ fn configure(arguments: Arguments) -> anyhow::Result<Config> {
     }
     config.cuda.mps |= arguments.mps;
     if config.gpu.serve {
-        // Clients of the server are none of the daemon's.
+        // The server's clients are no clients of the daemon, so the daemon would take itself for idle.
         config.idle_exit_ms = 0;
     }
     Ok(config)
 }
 
-/// SIGTERM and SIGINT as something to read.
+/// Blocks SIGTERM and SIGINT. Returns a descriptor that becomes readable when one arrives.
 fn block_signals() -> nix::Result<OwnedFd> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
@@ -182,7 +182,7 @@ fn block_signals() -> nix::Result<OwnedFd> {
     Ok(fd.into())
 }
 
-/// Two descriptors per client and one per segment: as many as we may have.
+/// Raises the limit of open files to the hard limit, since a client takes two descriptors and a segment one.
 fn raise_file_limit() -> anyhow::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {

@@ -1,11 +1,11 @@
-//! Telling systemd that the daemon is ready (`Type=notify`; `man sd_notify`).
+//! Tells systemd that the daemon is ready (`Type=notify`; `man sd_notify`).
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 
-/// Says so, if somebody wants to know. The daemon serves all the same if that fails.
+/// Tells systemd, if it asked for that through `NOTIFY_SOCKET`. Only logs a failure.
 pub fn ready() {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
         return;

@@ -10,22 +10,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often the process is looked at.
+/// How often to look whether the process has ended.
 const LOOK: Duration = Duration::from_millis(50);
-/// Pauses before it is started again: the first, and the longest.
+/// Pauses before the process is started again: the first, and the longest. They double each time.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// After running for so long it has not failed at once.
+/// After running for this long a process counts as running: its failure is cleared, and the pauses begin with the first again.
 const LIVED: Duration = Duration::from_secs(10);
-/// How long it may take to leave in order.
+/// How long the process may take to end after SIGTERM.
 const LEAVE_LIMIT: Duration = Duration::from_millis(1500);
-/// Of what it logs, the last lines are told when it has ended, each cut to so many characters.
+/// How many last lines of its log a failure quotes, and most characters of each.
 const LAST_LINES: (usize, usize) = (5, 600);
 
-/// What a process is for.
+/// A kind of process that the daemon keeps running.
 #[derive(Clone, Copy)]
 struct Kind {
     name: &'static str,
-    /// What its absence means, for the log.
+    /// What the log says while it does not run.
     absence: &'static str,
     command: fn(&Config) -> Result<Command, LinksFailure>,
 }
@@ -48,17 +48,17 @@ pub struct Program {
     failure: Board,
 }
 
-/// Why the process does not run; none: it was started, and has not failed.
+/// Why the process does not run. None: it was started, and has not failed.
 pub type Board = Arc<Mutex<Option<LinksFailure>>>;
 
 impl Program {
-    /// The links, if the configuration has some.
+    /// Keeps the links running, if the configuration enables them.
     pub fn links(config: &Config) -> std::io::Result<Option<Program>> {
         let wanted = config.links.enabled;
         wanted.then(|| Program::keep(LINKS, config)).transpose()
     }
 
-    /// The server of this host's GPUs, if the configuration has one.
+    /// Keeps the server of this host's GPUs running, if the configuration enables it.
     pub fn gpu_server(config: &Config) -> std::io::Result<Option<Program>> {
         let wanted = config.gpu.serve;
         wanted
@@ -81,7 +81,7 @@ impl Program {
         })
     }
 
-    /// Where it is told why the process does not run.
+    /// Where the supervising thread writes why the process does not run.
     pub fn failure(&self) -> Board {
         self.failure.clone()
     }
@@ -97,15 +97,15 @@ impl Drop for Program {
 }
 
 fn report(kind: Kind, board: &Board, failure: Option<LinksFailure>) {
-    let mut told = board.lock().unwrap_or_else(PoisonError::into_inner);
-    // Once, though it is tried again and again.
+    let mut current = board.lock().unwrap_or_else(PoisonError::into_inner);
+    // Log the same failure once, although every attempt reports it.
     if let Some(failure) = failure
         .as_ref()
-        .filter(|failure| told.as_ref() != Some(failure))
+        .filter(|failure| current.as_ref() != Some(failure))
     {
         tracing::error!("{}: {failure}", kind.absence);
     }
-    *told = failure;
+    *current = failure;
 }
 
 fn supervise(kind: Kind, config: &Config, stopped: &Receiver<()>, board: &Board) {
@@ -135,10 +135,10 @@ fn supervise(kind: Kind, config: &Config, stopped: &Receiver<()>, board: &Board)
     }
 }
 
-/// The last lines of what a process logged, when it has ended.
+/// The thread that copies a process's log. It returns the last lines when the process has ended.
 type LastLines = JoinHandle<VecDeque<String>>;
 
-/// Starts the process, and a thread that passes on what it logs.
+/// Starts the process, and a thread that copies its log to the daemon's.
 fn start(kind: Kind, config: &Config) -> Result<(Child, LastLines), LinksFailure> {
     let mut command = (kind.command)(config)?;
     let failed = |error: std::io::Error| LinksFailure {
@@ -157,7 +157,7 @@ fn start(kind: Kind, config: &Config) -> Result<(Child, LastLines), LinksFailure
     }
 }
 
-/// Writes what the process logs to the daemon's log, and keeps the last lines.
+/// Copies the process's log to the daemon's, and returns its last lines at its end.
 fn pass_on(log: ChildStderr) -> VecDeque<String> {
     let (lines, chars) = LAST_LINES;
     let mut last = VecDeque::new();
@@ -175,7 +175,7 @@ fn pass_on(log: ChildStderr) -> VecDeque<String> {
 
 fn ended(kind: Kind, how: &str, log: LastLines) -> LinksFailure {
     let lines = Vec::from(log.join().unwrap_or_default());
-    let said = match lines.is_empty() {
+    let output = match lines.is_empty() {
         true => "it logged nothing".to_owned(),
         false => format!("its last lines are:\n{}", lines.join("\n")),
     };
@@ -184,11 +184,11 @@ fn ended(kind: Kind, how: &str, log: LastLines) -> LinksFailure {
             "correct what {} reports, then run 'rgaps down' and 'rgaps up'",
             kind.name
         ),
-        reason: format!("{} ended ({how}); {said}", kind.name),
+        reason: format!("{} ended ({how}); {output}", kind.name),
     }
 }
 
-/// Waits until the process has ended, and says how; none: until it is to end.
+/// Waits until the process has ended, and returns how. None: the daemon ends, so the caller ends the process.
 fn watch(kind: Kind, child: &mut Child, stopped: &Receiver<()>, board: &Board) -> Option<String> {
     let begun = Instant::now();
     loop {
@@ -207,6 +207,7 @@ fn watch(kind: Kind, child: &mut Child, stopped: &Receiver<()>, board: &Board) -
     }
 }
 
+/// Ends a process: with SIGTERM, and with SIGKILL after [`LEAVE_LIMIT`].
 fn end(mut child: Child) {
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process(pid, Signal::TERM);

@@ -1,4 +1,4 @@
-//! What the daemon shows of itself, to Prometheus and in its log.
+//! The daemon's metrics port and its log.
 
 mod support;
 
@@ -14,7 +14,7 @@ use support::*;
 
 const LISTEN: (&str, &str) = ("RGAPS_METRICS__LISTEN", "127.0.0.1:0");
 
-/// Where a daemon's metrics are, from its log.
+/// The address of a daemon's metrics port, from its log.
 fn address(daemon: &Daemon) -> SocketAddr {
     let mut found = None;
     until("the log to name the address", || {
@@ -26,7 +26,7 @@ fn address(daemon: &Daemon) -> SocketAddr {
     found.unwrap()
 }
 
-/// What comes when `request` is sent, until the connection ends.
+/// Sends `request` and returns everything that arrives until the connection ends.
 fn ask(address: SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -38,7 +38,7 @@ fn ask(address: SocketAddr, request: &[u8]) -> String {
 }
 
 fn scrape(address: SocketAddr) -> String {
-    // Longer than figures are kept.
+    // Longer than the daemon serves the same page again (100 ms).
     std::thread::sleep(Duration::from_millis(150));
     let answer = ask(address, b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -50,7 +50,7 @@ fn scrape(address: SocketAddr) -> String {
     body.to_owned()
 }
 
-/// The value of a figure with its labels, as it is written.
+/// The value of a metric. `figure`: its name and labels as in the text.
 fn value(text: &str, figure: &str) -> Option<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix(figure))?;
     line.trim().parse().ok()
@@ -119,7 +119,7 @@ fn figures_follow_what_happens_and_stay_when_members_leave() {
     drop(again);
 }
 
-/// Keeps the topic there.
+/// Creates a subscriber, which keeps the topic.
 fn right_again(daemon: &Daemon) -> rgaps::Subscriber {
     let right = node(daemon, "again");
     right.subscriber("camera/left").create().unwrap()
@@ -157,7 +157,7 @@ fn each_figure_is_in_the_documentation_and_no_other() {
     }
     assert!(shown.len() > 40, "{shown:?}");
     assert_eq!(shown, told);
-    // And each is explained where it is shown.
+    // Each metric has a help text, too.
     let helped: BTreeSet<&str> = text
         .lines()
         .filter_map(|line| line.strip_prefix("# HELP ")?.split(' ').next())
@@ -186,7 +186,7 @@ fn whoever_sends_garbage_is_refused() {
     );
 }
 
-/// Descriptors and resident bytes of a process.
+/// The number of descriptors and the resident bytes of a process.
 fn used(pid: u32) -> (usize, u64) {
     let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -195,11 +195,11 @@ fn used(pid: u32) -> (usize, u64) {
     (fds.count(), kib.parse::<u64>().unwrap() << 10)
 }
 
-/// Honest scrapes and clients are served beside `flood`, whose connections stay open, and the daemon has hardly more
+/// Checks that scrapes and clients are served while the connections of `flood` stay open, and that the daemon uses hardly more
 /// descriptors and memory.
 fn serves_beside(flood: impl Fn(SocketAddr) -> Vec<TcpStream>) {
     const TOPICS: usize = 200;
-    /// Of the daemon: 32 connections, and a few that come and go.
+    /// The daemon may use as many more descriptors: 32 connections, and a few short-lived ones.
     const FDS: usize = 40;
     const RESIDENT_BYTES: u64 = 64 << 20;
     let daemon = start_with(&[LISTEN]);
@@ -222,11 +222,11 @@ fn serves_beside(flood: impl Fn(SocketAddr) -> Vec<TcpStream>) {
     }
 }
 
-/// A thousand connections on which this was sent.
+/// Opens a thousand connections and sends `sends` on each.
 fn thousand(address: SocketAddr, sends: &[u8]) -> Vec<TcpStream> {
     let connect = |_| {
         let mut stream = TcpStream::connect(address).unwrap();
-        // The daemon may have closed it already.
+        // This fails if the daemon has closed the connection already.
         let _ = stream.write_all(sends);
         stream
     };
@@ -255,7 +255,7 @@ fn readers_that_do_not_read_keep_no_scrape_waiting() {
     serves_beside(|address| {
         let connect = |_| {
             let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-            // As little as the kernel allows: the page does not fit.
+            // The smallest receive buffer that the kernel allows, into which the page does not fit.
             set_socket_recv_buffer_size(&fd, 1).unwrap();
             rustix::net::connect(&fd, &address).unwrap();
             let mut stream = TcpStream::from(fd);

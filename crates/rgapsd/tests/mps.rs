@@ -1,4 +1,4 @@
-//! The daemon and MPS: starting, taking over, stopping, and the quarantine of the dead.
+//! The daemon and MPS: starting, taking over and stopping it, and the quarantine of dead clients.
 
 #[path = "../../../tests/mps/fake.rs"]
 mod fake_mps;
@@ -6,7 +6,9 @@ mod support;
 
 use fake_mps::FakeMps;
 use rgaps_layout::{Domain, GpuUuid, GRANULE_BYTES};
-use rgaps_session::{Answer, Channel, MpsControl, MpsInfo, MpsState, PoolRow, Request, Status};
+use rgaps_session::{
+    Answer, MpsControl, MpsInfo, MpsState, PoolRow, Request, SessionSocket, Status,
+};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -86,7 +88,7 @@ fn kill(pid: u32) {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
 }
 
-/// A child that is killed with the test.
+/// A child process that is killed at the end of the test.
 struct Guarded(Child);
 
 impl Drop for Guarded {
@@ -96,12 +98,12 @@ impl Drop for Guarded {
     }
 }
 
-/// A client in a process of its own that has leased memory of a GPU, or of the host.
+/// Starts a client in a process of its own, which leases memory in `domain`.
 fn publisher_process(daemon: &Daemon, domain: &str) -> Guarded {
     publisher_process_under(daemon, domain, "")
 }
 
-/// One that says that it is under the MPS of a directory, unless that is empty.
+/// The same, for a client that reports the MPS of directory `pipes`, unless that is empty.
 fn publisher_process_under(daemon: &Daemon, domain: &str, pipes: &str) -> Guarded {
     let child = Command::new(std::env::current_exe().unwrap())
         .args([
@@ -128,7 +130,7 @@ fn child_that_leases_and_waits() {
     let Some(socket) = std::env::var_os("RGAPSD_TEST_SOCKET") else {
         return;
     };
-    let mut client = Client::connect(Channel::connect(socket.as_ref()).unwrap(), "child");
+    let mut client = Client::connect(SessionSocket::connect(socket.as_ref()).unwrap(), "child");
     let domain = match std::env::var("RGAPSD_TEST_DOMAIN").unwrap().as_str() {
         "host" => Domain::Host,
         uuid => Domain::Cuda(uuid.parse::<GpuUuid>().unwrap()),
@@ -221,7 +223,7 @@ fn the_next_daemon_takes_over_what_a_killed_one_started() {
     let mut daemon = restart(daemon, &fake, &[]);
     assert_eq!(ours(&mut connect(&daemon, "looker")), first);
 
-    // Killed before it could write down what it started.
+    // As if the daemon had been killed before it wrote the record.
     let record = daemon.folder().join("r.sock.mps/control-started");
     daemon.kill();
     std::fs::remove_file(&record).unwrap();
@@ -230,7 +232,7 @@ fn the_next_daemon_takes_over_what_a_killed_one_started() {
     assert!(record.exists());
     assert_eq!(fake.starts(), 1);
 
-    // Not only the daemon.
+    // Both the daemon and its MPS die.
     daemon.kill();
     kill(first);
     until("MPS to be dead", || !lives(first));
@@ -238,7 +240,7 @@ fn the_next_daemon_takes_over_what_a_killed_one_started() {
     let second = ours(&mut connect(&daemon, "looker"));
     assert_ne!(second, first);
 
-    // Not wanted any more.
+    // The next daemon is configured without MPS.
     daemon.kill();
     let mut daemon = restart(daemon, &fake, &[("RGAPS_CUDA__MPS", "false")]);
     until("MPS to end", || !lives(second));
@@ -397,7 +399,7 @@ fn a_server_without_its_control_proves_nothing() {
     fake.clients(&[publisher.0.id()]);
     client.join("other", subscriber());
     let pipes = mps(&mut client).pipe_directory.unwrap();
-    // The fake starts its server when somebody asks for it.
+    // The fake starts its server when it is first asked.
     let asked = fake
         .control(pipes.as_ref())
         .stdin(Stdio::piped())
@@ -461,7 +463,7 @@ fn a_client_names_an_mps_that_the_daemon_does_not_know() {
     );
 }
 
-/// A folder that looks like that of an MPS, with something else in the place of the file with its process.
+/// A folder that looks like that of an MPS. `pid_file` creates something in place of the file with its process number.
 fn pretended_mps(pid_file: impl Fn(&Path)) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::os::unix::net::UnixListener::bind(folder.path().join("control")).unwrap();
@@ -541,7 +543,7 @@ fn one_that_was_given_up_may_have_left_servers() {
     let mut publisher = publisher_process(&daemon, GPU);
     fake.clients(&[publisher.0.id()]);
     client.join("other", subscriber());
-    // The fake starts its server when somebody asks for it, here the quarantine of somebody else.
+    // The fake starts its server when it is first asked: here the quarantine of another client asks.
     let mut other = publisher_process(&daemon, GPU);
     other.0.kill().unwrap();
     until("the other's proof", || leased(&mut client) == GRANULE_BYTES);

@@ -1,4 +1,4 @@
-//! A daemon whose standard error takes nothing goes on.
+//! A daemon goes on when its standard error cannot be written.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::io::{Seek, SeekFrom};
 use std::process::{Child, Command, Stdio};
 use support::*;
 
-/// A daemon that logs every request, and clients that make some.
+/// Starts a daemon that logs every request, and clients that send some.
 fn serves_on(stderr: Stdio, limit: impl Fn(&Child)) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("r.sock");
@@ -20,7 +20,7 @@ fn serves_on(stderr: Stdio, limit: impl Fn(&Child)) {
         .stderr(stderr)
         .spawn()
         .unwrap();
-    let connect = || rgaps_session::Channel::connect(&socket);
+    let connect = || rgaps_session::SessionSocket::connect(&socket);
     until("the daemon to listen", || connect().is_ok());
     let mut clients = Vec::new();
     for name in ["one", "two"] {

@@ -1,11 +1,11 @@
-//! The daemon is killed, started by many at once, or about to leave.
+//! Clients of a daemon that is killed, that many clients start at once, or that is about to end.
 
 mod support;
 
 use rgaps_layout::GRANULE_BYTES;
 use rgaps_session::{
-    connect_or_start, Answer, Channel, ClientPacket, Config, DaemonPacket, Member, Range,
-    RefusalCode, Request, ZoneGrant,
+    connect_or_start, Answer, ClientPacket, Config, DaemonPacket, Member, Range, RefusalCode,
+    Request, SessionSocket, ZoneGrant,
 };
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
@@ -22,7 +22,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// After the first join: takes the lock that says that this client lives.
+    /// Takes the lock on the registry by which the daemon sees that this client lives. Call after the client's first join.
     fn of(joined: Joined) -> Kept {
         let kept = Kept {
             grant: joined.grant.unwrap(),
@@ -36,7 +36,7 @@ impl Kept {
             l_len: 1,
             l_pid: 0,
         };
-        // SAFETY: an open descriptor, and a `flock` of our own.
+        // SAFETY: `kept.fds[0]` keeps the descriptor open, and `lock` is a local `flock`, which is what F_OFD_SETLK reads.
         let rc = unsafe { libc::fcntl(kept.fds[0].as_raw_fd(), libc::F_OFD_SETLK, &mut lock) };
         assert_eq!(rc, 0);
         kept
@@ -85,7 +85,7 @@ impl Kept {
     }
 }
 
-/// A client in a process of its own, that has joined `topic` and waits to be killed.
+/// Starts a client in a process of its own, which joins `topic` and waits to be killed.
 fn bystander(daemon: &Daemon, topic: &str) -> Child {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([
@@ -111,7 +111,7 @@ fn child_that_joins_and_waits() {
         return;
     };
     let topic = std::env::var("RGAPSD_TEST_TOPIC").unwrap();
-    let mut client = Client::connect(Channel::connect(socket.as_ref()).unwrap(), "child");
+    let mut client = Client::connect(SessionSocket::connect(socket.as_ref()).unwrap(), "child");
     let _kept = Kept::of(client.join(&topic, subscriber()));
     println!("\njoined");
     std::thread::sleep(LIMIT);
@@ -177,7 +177,7 @@ fn the_next_daemon_takes_over() {
     until("the second to be cleaned up", || {
         subscribers(&mut client, "t") == 1
     });
-    // The third is still there: it has not come back, but it holds its lock.
+    // The third client's subscriber stays: the client has not returned, but holds its lock.
     std::thread::sleep(std::time::Duration::from_millis(600));
     assert_eq!(subscribers(&mut client, "t"), 1);
     let leased = client
@@ -211,7 +211,7 @@ fn nobody_waits_for_the_dead() {
     child.kill().unwrap();
     child.wait().unwrap();
     daemon.restart();
-    // All of its clients are gone: there is nothing to wait for.
+    // All clients have ended, so the daemon waits for nobody.
     connect(&daemon, "new").join("t", publisher());
 }
 
@@ -222,7 +222,7 @@ fn program_folder() -> Vec<PathBuf> {
         .to_owned()]
 }
 
-fn welcome(channel: &Channel) -> Option<u64> {
+fn welcome(channel: &SessionSocket) -> Option<u64> {
     channel
         .send(
             &ClientPacket {
@@ -252,7 +252,7 @@ fn ten_clients_start_one_daemon() {
         ..Config::default()
     };
     let start = std::sync::Barrier::new(10);
-    let clients: Vec<(Channel, u64)> = std::thread::scope(|scope| {
+    let clients: Vec<(SessionSocket, u64)> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..10)
             .map(|_| {
                 scope.spawn(|| {
@@ -285,7 +285,7 @@ fn a_daemon_that_is_about_to_leave_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let config = Config {
         socket: Some(folder.path().join("r.sock")),
-        // Leaves as soon as it has started, and between any two clients.
+        // The daemon ends as soon as it has no client, also right after its start.
         idle_exit_ms: 1,
         ..Config::default()
     };

@@ -1,11 +1,12 @@
-//! The daemon as a process: starting, serving, leaving.
+//! The daemon as a process: starting, serving, ending.
 
 mod support;
 
 use rgaps_layout::{Domain, GRANULE_BYTES};
 use rgaps_pool::{Access, HostMapping, Mapping};
 use rgaps_session::{
-    Answer, Channel, ClientPacket, DaemonPacket, Notice, RefusalCode, Request, SocketError, Status,
+    Answer, ClientPacket, DaemonPacket, Notice, RefusalCode, Request, SessionSocket, SocketError,
+    Status,
 };
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
@@ -119,7 +120,7 @@ fn a_numa_node_that_is_not_known_is_said_of_the_pool() {
 fn the_dead_leave_their_topics() {
     let daemon = start();
     let mut watcher = connect(&daemon, "watcher");
-    // A process of its own: its end, not its socket's, is what counts.
+    // In a process of its own, since the daemon cleans up at the end of the process, not of the socket.
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
@@ -144,7 +145,7 @@ fn child_that_joins_and_is_killed() {
     let Some(socket) = std::env::var_os("RGAPSD_TEST_SOCKET") else {
         return;
     };
-    let mut client = Client::connect(Channel::connect(socket.as_ref()).unwrap(), "child");
+    let mut client = Client::connect(SessionSocket::connect(socket.as_ref()).unwrap(), "child");
     client.join("a", publisher());
     client.join("b", subscriber());
     std::thread::sleep(LIMIT);
@@ -171,7 +172,7 @@ fn it_leaves_when_nobody_needs_it() {
     let mut daemon = start_with(&[("RGAPS_IDLE_EXIT_MS", "300")]);
     let mut client = connect(&daemon, "short");
     let joined = client.join("t", publisher());
-    // A daemon that was idle later has left: this one would have, too.
+    // `idle` becomes idle later than `daemon` would be without its client, and ends: so `daemon` does not count as idle.
     let mut idle = start_with(&[("RGAPS_IDLE_EXIT_MS", "300")]);
     drop(connect(&idle, "shorter"));
     assert!(idle.wait().success());
@@ -230,8 +231,8 @@ fn protocol_breakers_are_cut_off_and_others_are_not() {
     let mut good = connect(&daemon, "good");
     let before = status(&mut good).sessions_cut_off;
     // A request before hello.
-    let early = Channel::connect(&daemon.socket()).unwrap();
-    early
+    let unwelcomed = SessionSocket::connect(&daemon.socket()).unwrap();
+    unwelcomed
         .send(
             &ClientPacket {
                 id: 1,
@@ -240,12 +241,12 @@ fn protocol_breakers_are_cut_off_and_others_are_not() {
             &[],
         )
         .unwrap();
-    assert!(early.receive::<DaemonPacket>().unwrap().is_none());
+    assert!(unwelcomed.receive::<DaemonPacket>().unwrap().is_none());
     // Bytes that are no packet.
-    let garbage = Channel::connect(&daemon.socket()).unwrap();
+    let garbage = SessionSocket::connect(&daemon.socket()).unwrap();
     garbage.send(&[0xffu8; 32], &[]).unwrap();
     assert!(garbage.receive::<DaemonPacket>().unwrap().is_none());
-    // Descriptors where none belong.
+    // Descriptors with a request that takes none.
     let flood = connect(&daemon, "flood");
     let null = std::fs::File::open("/dev/null").unwrap();
     let fds = vec![null.as_fd(); 32];
@@ -260,7 +261,7 @@ fn protocol_breakers_are_cut_off_and_others_are_not() {
         )
         .unwrap();
     assert!(flood.channel.receive::<DaemonPacket>().unwrap().is_none());
-    // A client that asks and never reads is not read either, and costs nobody anything.
+    // The daemon stops reading from a client that never reads its answers, and serves the others.
     let deaf = connect(&daemon, "deaf");
     deaf.channel.set_nonblocking(true).unwrap();
     let packet = ClientPacket {
@@ -282,7 +283,7 @@ fn protocol_breakers_are_cut_off_and_others_are_not() {
 fn who_says_nothing_is_cut_off() {
     let daemon = start();
     let since = Instant::now();
-    let silent = Channel::connect(&daemon.socket()).unwrap();
+    let silent = SessionSocket::connect(&daemon.socket()).unwrap();
     assert!(silent.receive::<DaemonPacket>().unwrap().is_none());
     assert!(since.elapsed() >= Duration::from_secs(4));
 }
@@ -290,10 +291,10 @@ fn who_says_nothing_is_cut_off() {
 #[test]
 fn sessions_of_a_user_are_limited() {
     let daemon = start_with(&[("RGAPS_LIMITS__CONNECTIONS_PER_USER", "3")]);
-    // The one that `start` made to see whether it listens may not be forgotten yet.
+    // The daemon may still count the session by which `start` saw that it listens.
     let mut clients = Vec::new();
     until("three to be admitted", || {
-        let channel = Channel::connect(&daemon.socket()).unwrap();
+        let channel = SessionSocket::connect(&daemon.socket()).unwrap();
         channel
             .send(
                 &ClientPacket {
@@ -308,7 +309,7 @@ fn sessions_of_a_user_are_limited() {
         }
         clients.len() == 3
     });
-    let fourth = Channel::connect(&daemon.socket()).unwrap();
+    let fourth = SessionSocket::connect(&daemon.socket()).unwrap();
     fourth
         .send(
             &ClientPacket {
@@ -363,7 +364,7 @@ fn the_socket_has_its_mode_and_the_daemon_is_small() {
     assert!(rss < 20 << 20, "{rss} bytes resident");
 }
 
-/// A datagram. A call with a time-out also ends when this process was stopped and goes on.
+/// Receives a datagram. Repeats the call after EINTR: a call with a time-out also ends when this process is stopped and continued.
 fn receive(socket: &std::os::unix::net::UnixDatagram, into: &mut [u8]) -> std::io::Result<usize> {
     loop {
         match socket.recv(into) {
@@ -395,7 +396,7 @@ fn values(unit: &str, key: &str) -> Vec<String> {
         .collect()
 }
 
-/// The daemon's children are restricted as it is: `rgaps-links` could open no connection.
+/// The units' restrictions also apply to the daemon's children, and `rgaps-links` needs to open connections.
 #[test]
 fn the_units_that_are_shipped_leave_links_and_metrics_the_network() {
     let units = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
@@ -411,8 +412,7 @@ fn the_units_that_are_shipped_leave_links_and_metrics_the_network() {
     }
 }
 
-/// What the units that are shipped say is what the daemon understands: it starts, tells systemd that it is
-/// ready, and serves where they say.
+/// The daemon starts with the command lines of the shipped units, tells systemd that it is ready, and serves at their sockets.
 #[test]
 fn the_units_that_are_shipped_start_it() {
     let units = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
@@ -421,13 +421,13 @@ fn the_units_that_are_shipped_start_it() {
         assert_eq!(values(&unit, "Type"), ["notify"]);
         let folder = tempfile::tempdir().unwrap();
         let run = folder.path().join("rgaps");
-        // What RuntimeDirectory= makes.
+        // As RuntimeDirectory= does.
         if let Some(mode) = values(&unit, "RuntimeDirectoryMode").first() {
             std::fs::create_dir(&run).unwrap();
             let mode = std::fs::Permissions::from_mode(u32::from_str_radix(mode, 8).unwrap());
             std::fs::set_permissions(&run, mode).unwrap();
         }
-        // The user's is where clients look that nothing is configured for.
+        // The user's unit serves where clients without configuration look.
         let realm = format!("test-unit-{}", std::process::id());
         let own = rgaps_session::Config {
             realm: realm.clone(),
@@ -460,13 +460,13 @@ fn the_units_that_are_shipped_start_it() {
             .unwrap();
         let mut said = [0; 64];
         let told = receive(&notify, &mut said);
-        let served = Channel::connect(&socket).map(|channel| {
+        let served = SessionSocket::connect(&socket).map(|channel| {
             let realm = if is_users { &realm } else { "default" };
             Client::connect_to(channel, hello_in(realm, "unit"))
         });
         let idle_exit_ms = served.map(|mut client| status(&mut client).idle_exit_ms);
         let mode = std::fs::metadata(&socket).map(|meta| meta.permissions().mode() & 0o777);
-        // systemd's way to end it.
+        // As systemd ends it.
         let pid = rustix::process::Pid::from_child(&child);
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         let mut ended = None;

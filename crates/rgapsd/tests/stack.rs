@@ -20,7 +20,7 @@ fn a_daemon_with_a_stack_limit_of_64_kib_serves_and_ends_in_order() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let connect = || rgaps_session::Channel::connect(&socket);
+    let connect = || rgaps_session::SessionSocket::connect(&socket);
     until("the daemon to listen", || {
         assert!(child.try_wait().unwrap().is_none(), "the daemon has ended");
         connect().is_ok()
@@ -32,7 +32,7 @@ fn a_daemon_with_a_stack_limit_of_64_kib_serves_and_ends_in_order() {
     let mut subscribing = Client::connect(connect().unwrap(), "subscribing");
     publishing.join("topic", publisher());
     subscribing.join("topic", subscriber());
-    // The first thread has a signal of the process's blocked, too: the daemon ends in order.
+    // SIGTERM is blocked in the first thread, too, so the daemon ends in order.
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     let mut status = None;

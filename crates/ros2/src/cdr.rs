@@ -1,17 +1,17 @@
-//! CDR, the encoding of messages of ROS 2 (XCDR1 in either byte order): a header of four bytes, then the fields, each aligned to its
-//! size from the end of the header.
+//! Reads and writes CDR, the encoding of messages of ROS 2 (XCDR1; reads both byte orders, writes little-endian): a header of four
+//! bytes, then the fields, each aligned to its size, counted from the end of the header.
 
 use std::io::{Read, Seek, SeekFrom};
 
-/// Bytes before the first field: the encoding, and options that nobody uses.
+/// Bytes of the header: the encoding, and two bytes of options, which are unused.
 pub(crate) const HEADER_BYTES: usize = 4;
 /// Plain CDR, little-endian.
 const LITTLE_ENDIAN: [u8; HEADER_BYTES] = [0, 1, 0, 0];
 
-/// A number in CDR.
+/// The type of a number in CDR.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum NumberType {
     Bool,
     I8,
     U8,
@@ -25,54 +25,54 @@ pub enum Kind {
     F64,
 }
 
-impl Kind {
+impl NumberType {
     /// Its size and alignment.
     pub(crate) fn bytes(self) -> usize {
         match self {
-            Kind::Bool | Kind::I8 | Kind::U8 => 1,
-            Kind::I16 | Kind::U16 => 2,
-            Kind::I32 | Kind::U32 | Kind::F32 => 4,
-            Kind::I64 | Kind::U64 | Kind::F64 => 8,
+            NumberType::Bool | NumberType::I8 | NumberType::U8 => 1,
+            NumberType::I16 | NumberType::U16 => 2,
+            NumberType::I32 | NumberType::U32 | NumberType::F32 => 4,
+            NumberType::I64 | NumberType::U64 | NumberType::F64 => 8,
         }
     }
 
-    /// The element type of arrays of it.
+    /// The name of the element type of arrays of this number.
     pub(crate) fn dtype(self) -> &'static str {
         match self {
-            Kind::Bool => "bool",
-            Kind::I8 => "int8",
-            Kind::U8 => "uint8",
-            Kind::I16 => "int16",
-            Kind::U16 => "uint16",
-            Kind::I32 => "int32",
-            Kind::U32 => "uint32",
-            Kind::I64 => "int64",
-            Kind::U64 => "uint64",
-            Kind::F32 => "float32",
-            Kind::F64 => "float64",
+            NumberType::Bool => "bool",
+            NumberType::I8 => "int8",
+            NumberType::U8 => "uint8",
+            NumberType::I16 => "int16",
+            NumberType::U16 => "uint16",
+            NumberType::I32 => "int32",
+            NumberType::U32 => "uint32",
+            NumberType::I64 => "int64",
+            NumberType::U64 => "uint64",
+            NumberType::F32 => "float32",
+            NumberType::F64 => "float64",
         }
     }
 }
 
-/// Reads a message. It copies fields that it is asked for, and no others.
+/// Reads the fields of a message in their order. Copies only the fields that the caller reads, not those that it skips.
 #[derive(Debug)]
-pub struct Reader<R> {
+pub struct CdrReader<R> {
     bytes: R,
-    /// Since the end of the header.
+    /// Position of the next field, counted from the end of the header.
     at: usize,
     len: usize,
     is_big: bool,
 }
 
-impl<R: Read + Seek> Reader<R> {
-    /// Begins to read a message of `len` bytes.
-    pub fn new(mut bytes: R, len: usize) -> Result<Reader<R>, String> {
+impl<R: Read + Seek> CdrReader<R> {
+    /// Reads the header of a message of `len` bytes.
+    pub fn new(mut bytes: R, len: usize) -> Result<CdrReader<R>, String> {
         let mut header = [0; HEADER_BYTES];
         let read = bytes.read_exact(&mut header);
         if read.is_err() || len < HEADER_BYTES || !matches!(header, [0, 0 | 1, ..]) {
             return Err("it is not CDR".to_owned());
         }
-        Ok(Reader {
+        Ok(CdrReader {
             bytes,
             at: 0,
             len: len - HEADER_BYTES,
@@ -87,7 +87,7 @@ impl<R: Read + Seek> Reader<R> {
         }
     }
 
-    /// Passes over bytes, and returns where they begin in the payload.
+    /// Skips `bytes` bytes. Returns where they begin in the message, header included.
     pub fn skip(&mut self, bytes: usize) -> Result<usize, String> {
         self.check(bytes)?;
         let begin = HEADER_BYTES + self.at;
@@ -106,8 +106,8 @@ impl<R: Read + Seek> Reader<R> {
         Ok(taken)
     }
 
-    /// So many numbers, in little-endian.
-    pub fn numbers(&mut self, kind: Kind, count: usize) -> Result<Vec<u8>, String> {
+    /// Reads `count` numbers. Returns them in little-endian.
+    pub fn numbers(&mut self, kind: NumberType, count: usize) -> Result<Vec<u8>, String> {
         let size = kind.bytes();
         if count > 0 {
             self.skip(self.at.next_multiple_of(size) - self.at)?;
@@ -120,13 +120,13 @@ impl<R: Read + Seek> Reader<R> {
         Ok(taken)
     }
 
-    /// A number of 32 bits.
+    /// Reads an unsigned number of 32 bits.
     pub fn u32(&mut self) -> Result<u32, String> {
-        let bytes = self.numbers(Kind::U32, 1)?;
+        let bytes = self.numbers(NumberType::U32, 1)?;
         Ok(u32::from_le_bytes(bytes.try_into().expect("four bytes")))
     }
 
-    /// A text.
+    /// Reads a text: its length, its bytes, and a 0, which is left out.
     pub fn text(&mut self) -> Result<String, String> {
         let bytes = self.u32()? as usize;
         let mut text = self.take(bytes)?;
@@ -138,15 +138,15 @@ impl<R: Read + Seek> Reader<R> {
 }
 
 /// Writes a message in little-endian.
-pub(crate) struct Writer {
+pub(crate) struct CdrWriter {
     bytes: Vec<u8>,
-    /// Bytes that are not in `bytes`: they lie between two pieces of the message.
+    /// Bytes of the message that are not in `bytes`, since the caller inserts them.
     rest: usize,
 }
 
-impl Writer {
-    pub(crate) fn new() -> Writer {
-        Writer {
+impl CdrWriter {
+    pub(crate) fn new() -> CdrWriter {
+        CdrWriter {
             bytes: LITTLE_ENDIAN.to_vec(),
             rest: 0,
         }
@@ -156,8 +156,8 @@ impl Writer {
         self.bytes.len() - HEADER_BYTES + self.rest
     }
 
-    /// Numbers in little-endian.
-    pub(crate) fn numbers(&mut self, kind: Kind, numbers: &[u8]) {
+    /// Writes numbers, which `numbers` has in little-endian, with padding before them.
+    pub(crate) fn numbers(&mut self, kind: NumberType, numbers: &[u8]) {
         if !numbers.is_empty() {
             let padding = self.at().next_multiple_of(kind.bytes()) - self.at();
             self.bytes.extend(std::iter::repeat_n(0, padding));
@@ -166,7 +166,7 @@ impl Writer {
     }
 
     pub(crate) fn u32(&mut self, number: u32) {
-        self.numbers(Kind::U32, &number.to_le_bytes());
+        self.numbers(NumberType::U32, &number.to_le_bytes());
     }
 
     pub(crate) fn text(&mut self, text: &str) {
@@ -175,7 +175,7 @@ impl Writer {
         self.bytes.push(0);
     }
 
-    /// Counts bytes that are written elsewhere, and returns where they belong.
+    /// Leaves out bytes that the caller inserts. Returns the position for them in the written bytes.
     pub(crate) fn leave_out(&mut self, bytes: usize) -> usize {
         self.rest += bytes;
         self.bytes.len()

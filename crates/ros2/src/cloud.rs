@@ -1,4 +1,4 @@
-//! `sensor_msgs/PointCloud2`: points as rows of an array.
+//! `sensor_msgs/PointCloud2`: translates between clouds and arrays with a row for each point.
 
 use rgaps_client::tensor::contiguous;
 use rgaps_client::{DType, Header, Sample, Tensor, Value};
@@ -16,7 +16,7 @@ fn number(header: &Header, name: &str) -> Option<u64> {
     }
 }
 
-/// Whether all fields are numbers of 32 bits that follow each other.
+/// Whether all fields of points are float32.
 fn is_float32(header: &Header) -> bool {
     let Some(Value::List(fields)) = header.values.get(FIELDS) else {
         return false;
@@ -28,7 +28,8 @@ fn is_float32(header: &Header) -> bool {
     !fields.is_empty() && fields.iter().all(is_float32)
 }
 
-/// The array of a cloud that was decoded: a row for each point, or rows of points if it has a height. None: rows have gaps.
+/// The array of a decoded cloud: shape (points, columns), or (height, width, columns) if its height is not 1. Columns are float32 if
+/// all fields are, otherwise bytes. None: its rows have gaps.
 pub(crate) fn tensor(header: &Header, bytes: usize) -> Option<Tensor> {
     let (height, width) = (number(header, "height")?, number(header, "width")?);
     let point = number(header, "point_step")?;
@@ -45,7 +46,8 @@ pub(crate) fn tensor(header: &Header, bytes: usize) -> Option<Tensor> {
     contiguous(dtype, shape).ok().map(|(tensor, _)| tensor)
 }
 
-/// Sets what a cloud says of its bytes. Without fields, an array of three or four columns of float32 is x, y, z and intensity.
+/// Sets the values of the header that describe the cloud's bytes. If the header has no fields, an array of three or four columns of
+/// float32 is x, y, z and intensity. Fails if the array is no cloud.
 pub(crate) fn describe(header: &mut Header, sample: &Sample) -> Result<(), String> {
     let tensor = sample.tensor().ok_or("it is no array")?;
     let shape = &tensor.shape[..usize::from(tensor.ndim)];

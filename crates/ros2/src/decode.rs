@@ -1,6 +1,6 @@
-//! From a message of ROS 2 to one of rgaps.
+//! Decodes messages of ROS 2 to messages of rgaps.
 
-use crate::cdr::{Kind, Reader};
+use crate::cdr::{CdrReader, NumberType};
 use crate::types::{Bytes, Field, Type};
 use crate::{cloud, image};
 use rgaps_client::bindings::Beside;
@@ -11,37 +11,37 @@ use std::collections::BTreeMap;
 use std::io::{Read, Seek};
 use std::ops::Range;
 
-/// Most points' fields of a cloud, and texts of a list.
+/// Most texts in a list, and most point fields of a cloud.
 const LIST_MAX: u32 = 1024;
 
-/// A message of ROS 2 as one of rgaps.
+/// A message of ROS 2, decoded to a message of rgaps.
 #[derive(Debug)]
 pub struct Decoded {
     /// Its bytes.
     pub data: Data,
     /// Its header.
     pub header: Header,
-    /// What else lies beside it.
+    /// Its element type and shape, or its parts.
     pub beside: Beside,
-    /// What its publisher declares: the encoding of an image that is an array, and else the type.
+    /// The type for its publisher to declare: the encoding of an image that is an array, otherwise the type in ROS 2.
     pub type_name: String,
 }
 
-/// Where the bytes of a message are.
+/// The bytes of a decoded message.
 #[derive(Debug)]
 pub enum Data {
-    /// Here.
+    /// Bytes that decoding has copied.
     Own(Vec<u8>),
-    /// There in the encoded message.
+    /// A range of the encoded message.
     Within(Range<usize>),
 }
 
-/// Decodes a message of a known type, of `len` bytes. Large `uint8[]` stay where they are.
+/// Decodes a message of a known type, of `len` bytes. Does not copy a `uint8[]` or the text of a `std_msgs/String`.
 ///
 /// # Errors
-/// It is no such message; why.
+/// Why the bytes are no message of this type.
 pub fn decode(kind: &Type, bytes: impl Read + Seek, len: usize) -> Result<Decoded, String> {
-    let mut reader = Reader::new(bytes, len)?;
+    let mut reader = CdrReader::new(bytes, len)?;
     let mut found = Found::default();
     for field in kind.fields {
         found.take(field, &mut reader)?;
@@ -71,7 +71,7 @@ pub fn decode(kind: &Type, bytes: impl Read + Seek, len: usize) -> Result<Decode
 #[derive(Default)]
 struct Found {
     header: Header,
-    /// The arrays, where the bytes are not those of the payload.
+    /// The arrays, unless the bytes of the message are a range of the encoded one.
     own: Vec<u8>,
     skip: Option<usize>,
     len: usize,
@@ -79,7 +79,11 @@ struct Found {
 }
 
 impl Found {
-    fn take(&mut self, field: &Field, reader: &mut Reader<impl Read + Seek>) -> Result<(), String> {
+    fn take(
+        &mut self,
+        field: &Field,
+        reader: &mut CdrReader<impl Read + Seek>,
+    ) -> Result<(), String> {
         match *field {
             Field::Header => self.take_header(reader)?,
             Field::Value(name, kind) => {
@@ -114,7 +118,7 @@ impl Found {
                 self.skip = Some(reader.skip(len)?);
                 self.len = match bytes {
                     Bytes::Sequence => len,
-                    // Without the 0 at its end.
+                    // Leaves out the 0 at the end of the text.
                     Bytes::String => len.saturating_sub(1),
                 };
             }
@@ -126,7 +130,7 @@ impl Found {
         self.header.values.insert(name.to_owned(), value);
     }
 
-    fn take_header(&mut self, reader: &mut Reader<impl Read + Seek>) -> Result<(), String> {
+    fn take_header(&mut self, reader: &mut CdrReader<impl Read + Seek>) -> Result<(), String> {
         let (s, ns) = (reader.u32()?, reader.u32()?);
         let frame_id = reader.text()?;
         let is_set = (s, ns) != (0, 0) && i32::try_from(s).is_ok();
@@ -139,9 +143,9 @@ impl Found {
     fn take_part(
         &mut self,
         name: &str,
-        kind: Kind,
+        kind: NumberType,
         shape: &[u64],
-        reader: &mut Reader<impl Read + Seek>,
+        reader: &mut CdrReader<impl Read + Seek>,
     ) -> Result<(), String> {
         let count: u64 = shape.iter().product();
         let numbers = reader.numbers(kind, count as usize)?;
@@ -154,30 +158,30 @@ impl Found {
     }
 }
 
-fn tensor(kind: Kind, shape: &[u64]) -> Result<(Tensor, u64), String> {
+fn tensor(kind: NumberType, shape: &[u64]) -> Result<(Tensor, u64), String> {
     let dtype = kind.dtype().parse().expect("a name of the table");
     contiguous(dtype, shape).map_err(|error| error.to_string())
 }
 
-fn value(kind: Kind, bytes: &[u8]) -> Value {
+fn value(kind: NumberType, bytes: &[u8]) -> Value {
     let mut all = [0; 8];
     all[..bytes.len()].copy_from_slice(bytes);
     let unsigned = u64::from_le_bytes(all);
     match kind {
-        Kind::Bool => Value::Bool(unsigned != 0),
-        Kind::U8 | Kind::U16 | Kind::U32 | Kind::U64 => unsigned.into(),
-        Kind::I8 => Value::Int((unsigned as i8).into()),
-        Kind::I16 => Value::Int((unsigned as i16).into()),
-        Kind::I32 => Value::Int((unsigned as i32).into()),
-        Kind::I64 => Value::Int(unsigned as i64),
-        Kind::F32 => f32::from_bits(unsigned as u32).into(),
-        Kind::F64 => f64::from_bits(unsigned).into(),
+        NumberType::Bool => Value::Bool(unsigned != 0),
+        NumberType::U8 | NumberType::U16 | NumberType::U32 | NumberType::U64 => unsigned.into(),
+        NumberType::I8 => Value::Int((unsigned as i8).into()),
+        NumberType::I16 => Value::Int((unsigned as i16).into()),
+        NumberType::I32 => Value::Int((unsigned as i32).into()),
+        NumberType::I64 => Value::Int(unsigned as i64),
+        NumberType::F32 => f32::from_bits(unsigned as u32).into(),
+        NumberType::F64 => f64::from_bits(unsigned).into(),
     }
 }
 
 fn list<R: Read + Seek>(
-    reader: &mut Reader<R>,
-    mut one: impl FnMut(&mut Reader<R>) -> Result<Value, String>,
+    reader: &mut CdrReader<R>,
+    mut one: impl FnMut(&mut CdrReader<R>) -> Result<Value, String>,
 ) -> Result<Value, String> {
     let count = reader.u32()?;
     if count > LIST_MAX {
@@ -187,10 +191,10 @@ fn list<R: Read + Seek>(
     entries.collect::<Result<Vec<_>, _>>().map(Value::from)
 }
 
-fn point_field(reader: &mut Reader<impl Read + Seek>) -> Result<Value, String> {
+fn point_field(reader: &mut CdrReader<impl Read + Seek>) -> Result<Value, String> {
     let name = reader.text()?;
     let offset = reader.u32()?;
-    let datatype = value(Kind::U8, &reader.numbers(Kind::U8, 1)?);
+    let datatype = value(NumberType::U8, &reader.numbers(NumberType::U8, 1)?);
     let count = reader.u32()?;
     let field = [
         ("name", name.into()),

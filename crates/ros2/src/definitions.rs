@@ -1,15 +1,16 @@
-//! The definitions of common types, which other programs need to read CDR: rosbags prints them (`definitions.txt`), for Jazzy.
+//! The definitions of common types, as text, which other programs need to read CDR. `definitions.txt` has those of ROS 2 Jazzy, as
+//! the Python library rosbags prints them.
 
 use std::collections::BTreeSet;
 
 const DEFINITIONS: &str = include_str!("definitions.txt");
 
-/// The fields of a type and, behind lines of `=`, of each type that it contains, as schemas of MCAP have them (`ros2msg`). None: rgaps
-/// does not know it.
+/// The definition of a type as MCAP's schemas of encoding `ros2msg` have it: the fields of the type, then those of each type that it
+/// contains, behind a line of `=`. None: rgaps does not know the type.
 pub fn definition(name: &str) -> Option<String> {
     let mut text = format!("{}\n", own(name)?);
     let (mut seen, mut from) = (BTreeSet::from([short(name)]), 0);
-    // The text grows while it is read, by the types that its lines name.
+    // The loop appends the types that the lines name, and then reads those lines, too.
     while let Some(end) = text[from..].find('\n') {
         let line = text[from..from + end].to_owned();
         from += end + 1;
@@ -22,12 +23,12 @@ pub fn definition(name: &str) -> Option<String> {
     Some(text)
 }
 
-/// `package/Name`, as definitions name types.
+/// The name of a type in definitions: `package/Name`.
 fn short(name: &str) -> String {
     name.replace("/msg/", "/")
 }
 
-/// The lines of one type.
+/// The fields of one type, without those of the types that it contains.
 fn own(name: &str) -> Option<&'static str> {
     let name = short(name);
     let mut types = DEFINITIONS.split("MSG: ");

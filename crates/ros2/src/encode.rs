@@ -1,30 +1,30 @@
-//! From a message of rgaps to one of ROS 2.
+//! Encodes messages of rgaps as messages of ROS 2.
 
-use crate::cdr::{Kind, Writer};
+use crate::cdr::{CdrWriter, NumberType};
 use crate::types::{Bytes, Field, Type};
 use crate::{cloud, form, image};
 use rgaps_client::{Header, Sample, Value};
 
 /// A message in CDR.
 #[derive(Debug)]
-pub struct Encoded {
-    /// Its bytes, but for those of the message of rgaps where it has them as they are.
+pub struct CdrMessage {
+    /// The encoded message, without the bytes of the message of rgaps if these are a `uint8[]` or a text in it.
     pub bytes: Vec<u8>,
-    /// Where these belong.
+    /// Where the caller inserts the bytes of the message of rgaps. None: `bytes` is the whole message.
     pub data_at: Option<usize>,
 }
 
-/// Encodes a message, in host memory, as a known type. Its bytes are not copied where they are `uint8[]`. `type_name`: what its
-/// publisher declares. `published_ns`: nanoseconds since 1970.
+/// Encodes a message, which is in host memory, as a known type. Does not copy its bytes if they are a `uint8[]`. `type_name`: what
+/// its publisher declares. `published_ns`: nanoseconds since 1970.
 ///
 /// # Errors
-/// It is no such message; why.
+/// Why the message does not match the type.
 pub fn encode(
     kind: &Type,
     type_name: &str,
     published_ns: u64,
     sample: &Sample,
-) -> Result<Encoded, String> {
+) -> Result<CdrMessage, String> {
     let mut header = sample.header().ok().flatten().unwrap_or_default();
     form::check(kind, &header, sample)?;
     match kind.name {
@@ -32,7 +32,7 @@ pub fn encode(
         "sensor_msgs/msg/PointCloud2" => cloud::describe(&mut header, sample)?,
         _ => {}
     }
-    let mut writer = Writer::new();
+    let mut writer = CdrWriter::new();
     let mut data = None;
     for field in kind.fields {
         if let Field::Data(bytes) = field {
@@ -42,13 +42,13 @@ pub fn encode(
             writer.u32(limit.map_err(|_| "it has more than 4 GiB".to_owned())?);
             data = Some(writer.leave_out(len));
             if is_text {
-                writer.numbers(Kind::U8, &[0]);
+                writer.numbers(NumberType::U8, &[0]);
             }
         } else {
             put(field, &header, published_ns, sample, &mut writer)?;
         }
     }
-    Ok(Encoded {
+    Ok(CdrMessage {
         bytes: writer.finish(),
         data_at: data,
     })
@@ -59,7 +59,7 @@ fn put(
     header: &Header,
     published_ns: u64,
     sample: &Sample,
-    writer: &mut Writer,
+    writer: &mut CdrWriter,
 ) -> Result<(), String> {
     match *field {
         Field::Header => {
@@ -109,7 +109,7 @@ fn put(
             check("the message", bytes.len(), count * kind.bytes())?;
             writer.numbers(kind, bytes);
         }
-        // Its bytes are not copied: see `encode`.
+        // `encode` handles this field.
         Field::Data(_) => {}
     }
     Ok(())
@@ -124,21 +124,21 @@ fn check(name: &str, bytes: usize, wanted: usize) -> Result<(), String> {
     }
 }
 
-/// The bits of a number of the header.
-fn number(kind: Kind, value: &Value) -> Option<u64> {
+/// The bits of a number of the header, as this type. None: the value does not fit the type.
+fn number(kind: NumberType, value: &Value) -> Option<u64> {
     let float = |value: f64| match kind {
-        Kind::F32 => Some(u64::from((value as f32).to_bits())),
-        Kind::F64 => Some(value.to_bits()),
+        NumberType::F32 => Some(u64::from((value as f32).to_bits())),
+        NumberType::F64 => Some(value.to_bits()),
         _ => None,
     };
     match value {
         Value::Bool(value) => Some((*value).into()),
         Value::Float(value) => float(*value),
-        Value::Unsigned(value) if kind == Kind::U64 => Some(*value),
+        Value::Unsigned(value) if kind == NumberType::U64 => Some(*value),
         Value::Int(value) => float(*value as f64).or_else(|| {
             let bits = kind.bytes() as u32 * 8;
             let (low, high) = match kind {
-                Kind::I8 | Kind::I16 | Kind::I32 | Kind::I64 => {
+                NumberType::I8 | NumberType::I16 | NumberType::I32 | NumberType::I64 => {
                     (i64::MIN >> (64 - bits), i64::MAX >> (64 - bits))
                 }
                 _ => (0, (u64::MAX >> (64 - bits)).min(i64::MAX as u64) as i64),
@@ -165,7 +165,7 @@ fn entries<'a>(name: &str, header: &'a Header) -> Result<&'a [Value], String> {
     }
 }
 
-fn put_point_field(field: &Value, writer: &mut Writer) -> Result<(), String> {
+fn put_point_field(field: &Value, writer: &mut CdrWriter) -> Result<(), String> {
     let Value::Map(field) = field else {
         return Err("a field of its points is no map".to_owned());
     };
@@ -174,14 +174,14 @@ fn put_point_field(field: &Value, writer: &mut Writer) -> Result<(), String> {
         bits.ok_or_else(|| format!("a field of its points has no '{key}'"))
     };
     writer.text(text("name", field.get("name"))?);
-    writer.u32(bits("offset", Kind::U32)? as u32);
-    writer.numbers(Kind::U8, &[bits("datatype", Kind::U8)? as u8]);
-    writer.u32(bits("count", Kind::U32)? as u32);
+    writer.u32(bits("offset", NumberType::U32)? as u32);
+    writer.numbers(NumberType::U8, &[bits("datatype", NumberType::U8)? as u8]);
+    writer.u32(bits("count", NumberType::U32)? as u32);
     Ok(())
 }
 
-/// The numbers of a part, if the message has it.
-fn part(name: &str, kind: Kind, sample: &Sample) -> Result<Option<Vec<u8>>, String> {
+/// The numbers of a part. None: the message does not have it.
+fn part(name: &str, kind: NumberType, sample: &Sample) -> Result<Option<Vec<u8>>, String> {
     let Ok(part) = sample.part(name) else {
         return Ok(None);
     };

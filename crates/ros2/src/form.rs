@@ -1,13 +1,16 @@
-//! Whether a message of rgaps has the form of a type of ROS 2. What it leaves out is 0 or empty there; what the type does not have is
-//! a mistake of its publisher, and a robot must not get zeros for it.
+//! Checks whether a message of rgaps matches a type of ROS 2. Fields that the message leaves out are encoded as 0 or empty. A part
+//! or an array that the type does not have is a mistake of the publisher: the message is refused, since a robot must not get zeros
+//! instead.
 
-use crate::cdr::Kind;
+use crate::cdr::NumberType;
 use crate::types::{Bytes, Field, Type};
 use rgaps_client::tensor::contiguous;
 use rgaps_client::{Header, Sample, Tensor};
 
+/// Checks a message.
+///
 /// # Errors
-/// What the message has that the type has not, or that it has nothing of the type.
+/// Names something in the message that the type does not have, or says that the message has nothing of the type.
 pub(crate) fn check(kind: &Type, header: &Header, sample: &Sample) -> Result<(), String> {
     let parts = sample.parts().map_err(|error| error.to_string())?;
     let names: Vec<&str> = kind.fields.iter().filter_map(part_name).collect();
@@ -42,7 +45,7 @@ fn has(names: &[&str]) -> String {
     }
 }
 
-/// A message without parts for a type that has them, or only a header.
+/// Checks a message without parts, for a type with parts or with only a header.
 fn check_no_parts(
     kind: &Type,
     names: &[&str],
@@ -68,7 +71,7 @@ fn check_no_parts(
     }
 }
 
-fn check_numbers(kind: Kind, shape: &[u64], sample: &Sample) -> Result<(), String> {
+fn check_numbers(kind: NumberType, shape: &[u64], sample: &Sample) -> Result<(), String> {
     let wanted = match shape {
         [] => format!("and the type is one {}", kind.dtype()),
         shape => format!("and the type is {} {}", shape[0], kind.dtype()),
@@ -78,10 +81,10 @@ fn check_numbers(kind: Kind, shape: &[u64], sample: &Sample) -> Result<(), Strin
     check_array("it", kind, tensor, sample.len()).map_err(|why| format!("{why}, {wanted}"))
 }
 
-/// Numbers of this type, one after the other.
+/// Checks that an array has numbers of this type, in C order and without gaps.
 pub(crate) fn check_array(
     name: &str,
-    kind: Kind,
+    kind: NumberType,
     tensor: &Tensor,
     bytes: u64,
 ) -> Result<(), String> {
@@ -98,7 +101,7 @@ pub(crate) fn check_array(
     }
 }
 
-/// Bytes that are the message's own. Images and clouds say themselves what their arrays must be.
+/// Checks a message whose bytes are a field of the type. `image` and `cloud` check their arrays themselves.
 fn check_bytes(kind: &Type, bytes: Bytes, sample: &Sample) -> Result<(), String> {
     if matches!(
         kind.name,
@@ -107,7 +110,7 @@ fn check_bytes(kind: &Type, bytes: Bytes, sample: &Sample) -> Result<(), String>
         return Ok(());
     }
     if let Some(tensor) = sample.tensor() {
-        check_array("it", Kind::U8, tensor, sample.len())
+        check_array("it", NumberType::U8, tensor, sample.len())
             .map_err(|why| format!("{why}, and the type is bytes"))?;
     }
     let own = sample.as_slice().map_err(|error| error.to_string())?;

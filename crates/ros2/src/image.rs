@@ -1,9 +1,10 @@
-//! `sensor_msgs/Image`: encodings as element types and shapes.
+//! `sensor_msgs/Image`: translates between encodings and arrays.
 
 use rgaps_client::tensor::strided;
 use rgaps_client::{DType, Header, Sample, Tensor, Value};
 
-/// Name, element type, channels. The first of an element type and channels is what an array without a name becomes.
+/// Name, element type and channels of an encoding. An array that names no encoding gets the first one of its element type and
+/// channels.
 const ENCODINGS: [(&str, &str, u64); 18] = [
     ("mono8", "uint8", 1),
     ("rgb8", "uint8", 3),
@@ -24,7 +25,7 @@ const ENCODINGS: [(&str, &str, u64); 18] = [
     ("uyvy", "uint8", 2),
     ("yuyv", "uint8", 2),
 ];
-/// OpenCV's names: `32FC1`.
+/// Element types in OpenCV's names for encodings, such as `32FC1`.
 const OPEN_CV: [(&str, &str); 7] = [
     ("8U", "uint8"),
     ("8S", "int8"),
@@ -35,7 +36,7 @@ const OPEN_CV: [(&str, &str); 7] = [
     ("64F", "float64"),
 ];
 
-/// Element type and channels of an encoding.
+/// Element type and channels of an encoding. None: it is unknown.
 fn meaning(encoding: &str) -> Option<(DType, u64)> {
     let known = ENCODINGS.iter().find(|known| known.0 == encoding);
     if let Some((_, dtype, channels)) = known {
@@ -50,7 +51,7 @@ fn meaning(encoding: &str) -> Option<(DType, u64)> {
     Some((dtype.parse().ok()?, channels))
 }
 
-/// The encoding of an array without a name.
+/// The encoding for an array that names none. None: ROS 2 has no such encoding.
 fn encoding(dtype: DType, channels: u64) -> Option<String> {
     let name = dtype.name()?;
     let mut known = ENCODINGS.iter();
@@ -68,7 +69,7 @@ fn number(header: &Header, name: &str) -> Option<u64> {
     }
 }
 
-/// The array of an image that was decoded. None: its encoding is unknown, or the bytes are not its rows.
+/// The array of a decoded image. None: its encoding is unknown, or the number of bytes does not match its rows.
 pub(crate) fn tensor(header: &Header, bytes: usize) -> Option<Tensor> {
     let (height, width) = (number(header, "height")?, number(header, "width")?);
     let step = number(header, "step")?;
@@ -95,7 +96,7 @@ pub(crate) fn tensor(header: &Header, bytes: usize) -> Option<Tensor> {
     tensor.ok()
 }
 
-/// Sets what an image says of its bytes.
+/// Sets the values of the header that describe the image's bytes: size, step and encoding. Fails if the array is no image.
 pub(crate) fn describe(
     header: &mut Header,
     type_name: &str,

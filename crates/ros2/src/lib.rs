@@ -1,11 +1,11 @@
-//! Messages of ROS 2 as messages of rgaps, and back: for the bridge, for recordings, and for who looks at topics.
+//! Translates messages of ROS 2 to messages of rgaps, and back, for the bridge, recordings and viewers.
 //!
-//! ROS 2 encodes a message in CDR: its members one after the other, each aligned to its size. A table (`types`) says for each known
-//! type what its members become: the bytes of the message, named parts of it, or values of its header. There is no code for single
-//! types but images and clouds. Messages of all other types are their CDR bytes: see [`is_cdr`].
+//! ROS 2 encodes a message in CDR: its members one after the other, each aligned to its size. For each known type, a table (`types`)
+//! maps members to the bytes of the message, to named parts, or to values of its header. Only images and clouds have code of their
+//! own. A message of any other type is its CDR bytes: see [`is_cdr`].
 //!
-//! Invariant: large `uint8[]` (images, clouds) are not copied. [`decode`] says where they lie in the encoded message, and [`encode`]
-//! where they belong.
+//! Invariant: large `uint8[]` (images, clouds) are not copied. [`decode`] returns their position in the encoded message, and
+//! [`encode`] the position at which the caller inserts them.
 #![warn(clippy::too_many_lines)]
 #![forbid(unsafe_code)]
 
@@ -18,15 +18,15 @@ mod form;
 mod image;
 mod types;
 
-pub use cdr::{Kind, Reader};
+pub use cdr::{CdrReader, NumberType};
 pub use decode::{decode, Data, Decoded};
 pub use definitions::definition;
-pub use encode::{encode, Encoded};
+pub use encode::{encode, CdrMessage};
 pub use types::{find, Type};
 
 use rgaps_client::Sample;
 
-/// The key of a header with what only ROS 2 knows of a message. The bridge sets it in messages that it brings.
+/// The key of a header for what only ROS 2 knows of a message. The bridge sets it in messages from ROS 2.
 pub const MARK: &str = "ros";
 
 /// Whether a publisher's type is the name of a type of ROS 2: `package/msg/Name`.
@@ -39,13 +39,13 @@ fn is_type_name(type_name: &str) -> bool {
         && words.next().is_none()
 }
 
-/// Whether a message, in host memory, is the CDR bytes of a message of ROS 2: its publisher declares such a type, the bytes begin as
-/// CDR does, and they are neither an array nor parts.
+/// Whether a message, which is in host memory, is a message of ROS 2 in CDR: its publisher declares a type of ROS 2, its bytes begin
+/// with CDR's header, and it has no array and no parts.
 pub fn is_cdr(type_name: &str, sample: &Sample) -> bool {
     is_type_name(type_name)
         && sample.tensor().is_none()
         && sample.parts().is_ok_and(|parts| parts.is_empty())
-        // Little-endian, as all nodes write it. A video's bytes (H.264) may begin as if they were big-endian.
+        // Only little-endian, which all nodes write: the bytes of an H.264 video may begin like the header of big-endian CDR.
         && sample.as_slice().is_ok_and(|bytes| matches!(bytes, [0, 1, 0, 0..=3, ..]))
 }
 

@@ -1,32 +1,32 @@
-//! The message types that become arrays and headers. All others cross as their CDR bytes.
+//! The table of known message types, with what their fields become in rgaps. Messages of all other types stay CDR bytes.
 
-use crate::cdr::Kind::{self, Bool, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8};
+use crate::cdr::NumberType::{self, Bool, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8};
 use Field::{Array, Data, Fields, Header, List, Text, Texts, Value, Whole};
 
-/// A field of a message, and what it is in rgaps.
+/// A field of a message type, and what it becomes in rgaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Field {
-    /// `std_msgs/Header`: `capture_ns` and `frame_id`.
+    /// `std_msgs/Header`: becomes `capture_ns` and `frame_id` of the header.
     Header,
-    /// A number: a value of the header.
-    Value(&'static str, Kind),
-    /// A text: a value of the header.
+    /// A number: becomes a value of the header.
+    Value(&'static str, NumberType),
+    /// A text: becomes a value of the header.
     Text(&'static str),
-    /// Texts: a list in the header.
+    /// A list of texts: becomes a list in the header.
     Texts(&'static str),
-    /// `PointField[]`: a list in the header.
+    /// `PointField[]`: becomes a list in the header.
     Fields,
-    /// An array of fixed shape, or members of one type: a part.
-    Array(&'static str, Kind, &'static [u64]),
-    /// A sequence of numbers: a part.
-    List(&'static str, Kind),
-    /// Numbers that are the message's bytes, with this shape.
-    Whole(Kind, &'static [u64]),
-    /// `uint8[]` that are the message's bytes; a text without its length for `std_msgs/String`.
+    /// An array of fixed shape, or several members of one type: becomes a part.
+    Array(&'static str, NumberType, &'static [u64]),
+    /// A sequence of numbers: becomes a part.
+    List(&'static str, NumberType),
+    /// All numbers of the message: become its bytes, with this shape.
+    Whole(NumberType, &'static [u64]),
+    /// `uint8[]`, or the text of `std_msgs/String`: becomes the bytes of the message.
     Data(Bytes),
 }
 
-/// What the bytes of a message are in CDR.
+/// The CDR type of the field that becomes the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bytes {
     Sequence,
@@ -38,12 +38,12 @@ pub(crate) enum Bytes {
 pub struct Type {
     /// `package/msg/Name`.
     pub name: &'static str,
-    /// As ROS 2 computes it (REP 2016). The same from Iron to Lyrical.
+    /// The hash of the type, as ROS 2 computes it (REP 2016). It is the same from Iron to Lyrical.
     pub hash: &'static str,
     pub(crate) fields: &'static [Field],
 }
 
-/// The type of this name.
+/// Finds a known type by its name.
 pub fn find(name: &str) -> Option<&'static Type> {
     TYPES.iter().find(|known| known.name == name)
 }

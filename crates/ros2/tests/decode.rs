@@ -1,5 +1,5 @@
-//! Messages as rosbags encodes them (`vectors.txt`; `tests/python/test_ros2.py` compares them), whole and cut. What they become is
-//! tested where they travel: in `bridge` and `recording`.
+//! Decodes messages that the Python library rosbags has encoded (`vectors.txt`; `tests/python/test_ros2.py` compares them), whole
+//! and cut off. The tests of `bridge` and `recording` check the results.
 
 use rgaps_ros2::{decode, find, Data};
 use std::io::Cursor;
@@ -27,7 +27,7 @@ fn a_message_that_was_cut_is_refused_at_any_byte() {
     }
 }
 
-/// A length that a message claims takes no memory before its bytes are there.
+/// A wrong length in a message is refused, or at least never makes decoding take much more memory than the message.
 #[test]
 fn lengths_that_lie_are_refused() {
     for (name, bytes) in vectors() {

@@ -1,58 +1,58 @@
-//! Builds the tree to a set of hosts over the graph that the origin knows.
+//! Builds the tree to a set of wanted hosts over the graph that the origin knows.
 //!
-//! *Small messages* take the shortest paths: a hop costs more than a copy, and a hop that paths share still has one copy.
+//! *Small messages* take the shortest paths: a hop costs more than a copy, and a hop that several paths share carries one copy.
 //!
 //! For *large messages* the number of children is limited, since a host sends the copies for its children one after the other:
 //!
 //! 1. Breadth first from the origin, each host takes up to `limit` wanted neighbours, in the order of hosts.
-//! 2. What is left is attached by the shortest path, over hosts that are not wanted if need be: below a host with room; where
-//!    there is none, below any host.
-//! 3. A child of a host that has too many moves to a neighbour with room, if there is one. So in the end a host has more children
-//!    than the limit only if no other host could take them.
+//! 2. Each wanted host that is left is attached by the shortest path, also over hosts that are not wanted: below a host with room; if
+//!    no such path exists, below any host.
+//! 3. A host with too many children passes one to a neighbour of that child that has room, as long as there is one. So in the end a host
+//!    has more children than the limit only if no other host could take them.
 //!
-//! The first copy at the host that is furthest away is complete after `width * S + depth * width * lanes * chunk`, in bytes of one
-//! cable: each host sends every byte `width` times, and each hop delays it by the chunks in flight. Of all limits up to `fanout`
-//! the origin takes the one with the least of that.
+//! A message of `S` bytes is complete at the host that is furthest away after the time in which a cable carries
+//! `width * S + depth * width * lanes * chunk` bytes: each host sends every byte `width` times, and each hop delays it by the chunks in
+//! flight. The origin tries all limits up to `fanout`, and takes the one with the least cost.
 
 use crate::graph::Graph;
 use crate::ids::Life;
 use crate::tree::Tree;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Chunks are not smaller.
+/// The least chunk size that [`chunk_bytes`] returns.
 pub const CHUNK_BYTES_MIN: u64 = 64 << 10;
-/// Chunks are not larger.
+/// The largest chunk size that [`chunk_bytes`] returns.
 pub const CHUNK_BYTES_MAX: u64 = 1 << 20;
-/// A message has so many chunks for each hop, within these bounds.
+/// Within these bounds, a message has so many chunks for each hop.
 const CHUNKS_PER_HOP: u64 = 32;
 
-/// What the origin sends, and how it may.
+/// The messages that the origin sends, and the limits for their tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Size of recent messages.
+    /// The size of recent messages.
     pub message_bytes: u64,
-    /// From this size on the number of children is limited.
+    /// For messages of this size or more, the number of children is limited.
     pub tree_bytes_min: u64,
-    /// Children of a host, at most.
+    /// The most children of a host.
     pub fanout: usize,
-    /// Lanes of a link: chunks that are in flight at once.
+    /// The lanes of a link, which is how many chunks are in flight at once.
     pub lanes: u64,
 }
 
-/// Bytes of the chunks of a message that crosses so many hops.
+/// The chunk size for a message that crosses so many hops.
 pub fn chunk_bytes(message_bytes: u64, depth: usize) -> u64 {
     let chunk = message_bytes / (CHUNKS_PER_HOP * depth.max(1) as u64);
     chunk.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX)
 }
 
-/// When a tree has brought a message to all, in bytes of one cable.
+/// The time until a message is complete at all hosts of a tree, as the bytes that one cable carries in that time.
 pub fn cost_bytes(tree: &Tree, load: Load) -> u64 {
     let (width, depth) = (tree.width() as u64, tree.depth());
     let chunk = chunk_bytes(load.message_bytes, depth);
     width * load.message_bytes + depth as u64 * width * load.lanes * chunk
 }
 
-/// The tree from the graph's own host to all wanted ones that can be reached.
+/// Builds the tree from the graph's own host to all wanted lives that can be reached.
 pub fn build(graph: &Graph, wanted: &BTreeSet<Life>, load: Load) -> Tree {
     if load.message_bytes < load.tree_bytes_min {
         return shortest(graph, wanted);
@@ -63,7 +63,7 @@ pub fn build(graph: &Graph, wanted: &BTreeSet<Life>, load: Load) -> Tree {
         .unwrap_or_else(|| Tree::leaf(graph.own(), false))
 }
 
-/// The union of the shortest paths.
+/// Builds the tree of the shortest paths.
 pub fn shortest(graph: &Graph, wanted: &BTreeSet<Life>) -> Tree {
     let all = graph.parents();
     let mut parents = BTreeMap::new();
@@ -79,7 +79,7 @@ pub fn shortest(graph: &Graph, wanted: &BTreeSet<Life>) -> Tree {
     to_tree(graph.own(), wanted, &parents)
 }
 
-/// A tree in which hosts have at most `limit` children, but where nobody else could have them.
+/// Builds a tree in which a host has more than `limit` children only if no other host could take them.
 pub fn limited(graph: &Graph, wanted: &BTreeSet<Life>, limit: usize) -> Tree {
     let mut growing = Growing {
         graph,
@@ -103,7 +103,7 @@ struct Growing<'a> {
     parents: BTreeMap<Life, Life>,
     /// How many children each host of the tree has.
     children: BTreeMap<Life, usize>,
-    /// The hosts of the tree, as they joined it.
+    /// The hosts of the tree, in the order in which they joined it.
     order: Vec<Life>,
 }
 
@@ -119,7 +119,7 @@ impl Growing<'_> {
         self.children[&life] < self.limit
     }
 
-    /// Breadth first, from the host that joined as number `at` on.
+    /// Step 1, for the host that joined as number `at` and all that joined after it.
     fn spread(&mut self, mut at: usize) {
         while let Some(parent) = self.order.get(at).copied() {
             for life in self.graph.neighbours(parent) {
@@ -134,7 +134,8 @@ impl Growing<'_> {
         }
     }
 
-    /// Attaches the nearest wanted host that is missing, below a host with room or below any. Whether there was one.
+    /// Step 2 for one host: attaches the missing wanted host that is nearest to a host with room, or, unless `below_room`, to any host.
+    /// Returns whether there was one.
     fn attach(&mut self, below_room: bool) -> bool {
         let mut wanted = self.wanted.iter();
         if wanted.all(|life| self.children.contains_key(life)) {
@@ -172,7 +173,7 @@ impl Growing<'_> {
         }
     }
 
-    /// Moves one child of a host that has too many. Whether one could be moved.
+    /// Step 3: moves one child of a host that has too many. Returns whether one could be moved.
     fn relieve(&mut self) -> bool {
         let crowded = |life: &Life| self.children[life] > self.limit;
         let children = self.order.iter().copied();

@@ -1,23 +1,23 @@
-//! The control channel between any two hosts: messages in order, each exactly once, end to end over whatever path there is.
+//! The control channel between two hosts: messages in order, each exactly once, end to end over the path in use.
 //!
-//! Each end has a number that it never uses again ([`ChannelEnd`]). Both directions count from 0 for each *pair* of ends, as TCP does
-//! for each connection, and are sent again from the first message that is not acknowledged (go-back-n).
+//! Each end has a number that its host uses only once ([`ChannelEnd`]). Both directions number their messages from 0 for each *pair* of
+//! ends, as TCP does for each connection. A sender repeats all messages from the first unacknowledged one on (go-back-n).
 //!
 //! | state | event | action |
 //! |---|---|---|
-//! | peer unknown | something to send | announce the own end, without messages, every [`RESEND_AFTER`] |
+//! | peer unknown | messages to send | announce the own end, without messages, every [`RESEND_AFTER`] |
 //! | peer unknown | a segment | adopt its sender as the peer, and answer |
-//! | any | a segment of an earlier end than the peer | drop it |
+//! | any | a segment of an earlier end than the known peer | drop it |
 //! | peer known | a segment of a later end | the peer restarted, or forgot this host: adopt it, drop what was queued, count from 0, and report [`ChannelEvent::Restarted`] |
 //! | any | a segment to another end than this | answer, so that its sender learns this end; ignore its messages |
-//! | pair agreed | a segment | take the acknowledgement, accept the messages that are next, answer if it had any |
-//! | pair agreed | something to send, room in the window | send it |
-//! | pair agreed | nothing acknowledged for [`RESEND_AFTER`] | send all that is not acknowledged |
+//! | pair agreed | a segment | take the acknowledgement, accept the messages that are next in order, answer if it had messages |
+//! | pair agreed | messages to send, room in the window | send them |
+//! | pair agreed | nothing acknowledged for [`RESEND_AFTER`] | send all unacknowledged messages |
 //!
 //! An end keeps its number while it exists, whatever arrives, and peers only change to later ends. So each pair begins at most
 //! once, and two ends cannot restart each other for ever.
 //!
-//! What waits to be sent is bounded by what there is to say: a message replaces a waiting one about the same thing.
+//! A message replaces a waiting one about the same subject, so the number of subjects bounds how many wait.
 
 use crate::ids::{FlowName, HostId, Life, Time};
 use crate::paths::{PathTable, MAX_HOPS};
@@ -25,33 +25,33 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Messages of a channel that are not acknowledged.
+/// The most unacknowledged messages of a channel.
 pub const CHANNEL_WINDOW: usize = 32;
-/// After this they are sent again.
+/// Unacknowledged messages are sent again after this.
 pub const RESEND_AFTER: Duration = Duration::from_millis(200);
 
-/// What hosts send each other over channels.
+/// A message that hosts send each other over control channels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ControlMessage {
     /// Asks for all interest of the receiver, and for its changes from then on.
     Ask,
-    /// What the sender's host wants of a topic; none: nothing any more.
+    /// What the sender's host wants of a topic.
     Interest {
         /// The topic's name.
         topic: Box<str>,
-        /// What is wanted. Its meaning is the user's.
+        /// What it wants, in bytes that only the user understands; `None`: nothing any more.
         want: Option<Box<[u8]>>,
     },
-    /// All interest has been sent since the last `Ask`.
+    /// The sender has sent all its interest since the last `Ask`.
     InterestComplete,
-    /// The sender's host takes a flow of the receiver, and has delivered, or counted as missed, all its messages below a number.
+    /// The sender's host accepts a flow of the receiver, and has delivered, or counted as missed, all its messages below a number.
     Confirm {
         /// The flow.
         flow: FlowName,
-        /// The next number.
+        /// The confirmed position: the number after the last of them.
         next: u64,
     },
-    /// A flow's messages do not come to a host.
+    /// A host gets no messages of a flow.
     Refused {
         /// The flow.
         flow: FlowName,
@@ -63,7 +63,7 @@ pub enum ControlMessage {
 }
 
 impl ControlMessage {
-    /// Whether a message makes another needless that was not sent yet.
+    /// Whether this message replaces an unsent one about the same subject.
     fn replaces(&self, waiting: &ControlMessage) -> bool {
         use ControlMessage::{Ask, Confirm, Interest, Refused};
         match (self, waiting) {
@@ -88,20 +88,20 @@ impl ControlMessage {
 pub struct ChannelEnd {
     /// The host and its incarnation.
     pub life: Life,
-    /// Numbers the ends of this life.
+    /// The number of the end, unique within the life.
     pub number: u64,
 }
 
-/// What one end sends to the other.
+/// What one end sends to the other at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
     /// The sender.
     pub from: ChannelEnd,
-    /// The receiver, as far as the sender knows it.
+    /// The receiver; `None` if the sender does not know its end yet.
     pub to: Option<ChannelEnd>,
     /// The sender has accepted all messages below this number.
     pub acknowledged: u64,
-    /// The number of the first message.
+    /// The number of the first message of `messages`.
     pub first: u64,
     /// At most [`CHANNEL_WINDOW`].
     pub messages: Vec<ControlMessage>,
@@ -116,19 +116,19 @@ pub struct Datagram {
     pub segment: Segment,
 }
 
-/// What a host does with a datagram.
+/// What a host has to do with a datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hop {
-    /// It is for this host.
+    /// Deliver it: it is for this host.
     Deliver(Segment),
-    /// It goes to this neighbour.
+    /// Send it on to this neighbour.
     Forward(HostId, Datagram),
-    /// It is not for this host, or its path is too long.
+    /// Drop it: this host is not next on its path, or the path is too long.
     Drop,
 }
 
 impl Datagram {
-    /// Takes this host from the path. The path shrinks at each hop, so no datagram circles.
+    /// Removes this host from the path. The path shrinks at each hop, so no datagram circles.
     pub fn hop(mut self, own: HostId) -> Hop {
         if self.path.len() > MAX_HOPS || self.path.first() != Some(&own) {
             return Hop::Drop;
@@ -144,7 +144,7 @@ impl Datagram {
 /// What a segment brought.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChannelEvent {
-    /// The peer knows nothing of what was sent before, and what was queued is dropped: say everything again.
+    /// The peer's end is a new one. It may have lost what it was sent, and the channel has dropped what was queued: send everything again.
     Restarted(Life),
     /// A message.
     Message(Life, ControlMessage),
@@ -154,12 +154,14 @@ pub enum ChannelEvent {
 struct Channel {
     own: ChannelEnd,
     peer: Option<ChannelEnd>,
+    /// Messages that were not sent.
     waiting: VecDeque<ControlMessage>,
-    /// Sent and not acknowledged, from `first` on.
+    /// Messages that were sent and are not acknowledged. `first` is the number of the first.
     sent: VecDeque<ControlMessage>,
     first: u64,
-    /// The next number of the peer.
+    /// The number of the peer's next message.
     expected: u64,
+    /// A segment has to be sent, even without messages.
     owes_answer: bool,
     resend_at: Time,
 }
@@ -168,12 +170,13 @@ struct Channel {
 #[derive(Debug)]
 pub struct Channels {
     own: Life,
+    /// How many ends this life has made.
     ends: u64,
     channels: BTreeMap<HostId, Channel>,
 }
 
 impl Channels {
-    /// None yet.
+    /// A host without channels.
     pub fn new(own: Life) -> Channels {
         Channels {
             own,
@@ -194,16 +197,20 @@ impl Channels {
         })
     }
 
-    /// Queues a message for a host. It replaces one about the same thing that was not sent yet.
+    /// Queues a message for a host. It replaces an unsent one about the same subject.
     pub fn send(&mut self, host: HostId, message: ControlMessage) {
         let waiting = &mut self.channel(host).waiting;
+        if message == ControlMessage::InterestComplete {
+            // It follows all interest that waits, so it cannot take the place of an earlier one.
+            waiting.retain(|other| *other != message);
+        }
         match waiting.iter_mut().find(|other| message.replaces(other)) {
             Some(other) => *other = message,
             None => waiting.push_back(message),
         }
     }
 
-    /// Whether few messages wait to be sent to a host. Who has much to say of which only the last counts says it then.
+    /// Whether few messages wait to be sent to a host. A user whose messages soon become outdated sends them only then.
     pub fn has_room(&self, host: HostId) -> bool {
         let channel = self.channels.get(&host);
         channel.is_none_or(|channel| channel.waiting.len() < CHANNEL_WINDOW)
@@ -217,7 +224,7 @@ impl Channels {
         self.channel(segment.from.life.host).receive(segment, now)
     }
 
-    /// What is to be sent now, to hosts that there is a path to.
+    /// Takes the datagrams to send now, to hosts to which there is a path.
     pub fn poll(&mut self, now: Time, paths: &PathTable) -> Vec<Datagram> {
         let channels = self.channels.iter_mut();
         let datagrams = channels.filter_map(|(host, channel)| {
@@ -229,7 +236,7 @@ impl Channels {
         datagrams.collect()
     }
 
-    /// Forgets a host. If it is still there, it finds out.
+    /// Forgets the channel to a host. If the host still uses it, the next channel restarts the host's end.
     pub fn forget(&mut self, host: HostId) {
         self.channels.remove(&host);
     }
@@ -311,7 +318,7 @@ impl Channel {
         if messages.is_empty() && !announces && !self.owes_answer {
             return None;
         }
-        // New messages do not put off the old ones.
+        // Sending new messages does not delay repeating the old ones.
         if is_late || first == self.first {
             self.resend_at = now + RESEND_AFTER;
         }

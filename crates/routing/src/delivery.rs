@@ -1,28 +1,28 @@
-//! The origin: what the final hosts have confirmed of a publisher's messages, and what is still to be sent in which flow.
+//! The origin's state of one publisher: what the final hosts have confirmed, and which messages each flow still has to send.
 //!
 //! A *flow* carries messages in ascending order over one link: to the host at its other end, its *root*, and to hosts behind that.
-//! The user decides which flows there are. The whole of delivery rests on one rule:
+//! The user decides which flows exist. Delivery rests on one rule:
 //!
 //! > For each final host, every message from its confirmed position on was, is or will be sent in a flow that serves the host.
 //!
 //! | event | action |
 //! |---|---|
 //! | a message is published | it is due in all flows |
-//! | a flow opens in the place of others | it begins at the least position that one of its hosts has confirmed: what is in flight may arrive twice |
-//! | a flow opens for hosts that none serves yet | they are owed messages from where the user says; best-effort ones get them from where the flow begins for others |
-//! | a flow opens for reliable hosts | OPEN tells each the number from which it is owed messages ([`Delivery::begins`]); one that has had none takes none below it |
-//! | a flow opens for a host that has confirmed no message, and the user says a lower number now | the host is owed messages from there on |
+//! | a flow opens that replaces others | it begins at the lowest position that one of its hosts has confirmed: messages in flight may arrive twice |
+//! | a flow opens for hosts that no flow serves yet | reliable ones are owed messages from the user's number on; best-effort ones get messages from the flow's beginning on |
+//! | a flow opens for reliable hosts | OPEN names for each the number from which it is owed messages ([`Delivery::begins`]); a host that has had no message takes none below it |
+//! | a flow opens for a host that has confirmed no message, and the user's number is lower than before | the host is owed messages from that number on |
 //! | a flow closes | hosts that no other flow serves are forgotten |
 //! | the root acknowledges messages | that confirms them, if the root is a final host |
-//! | a host refuses a flow | nothing is retained for it there, until it confirms something of that flow |
-//! | the root refuses a flow, or a message is left out there | nothing of that is retained for hosts behind the root |
+//! | a host refuses a flow | the flow retains nothing for it, until the host confirms something of the flow |
+//! | the root refuses a flow, or a message is left out of it | the flow retains none of these messages for hosts behind the root |
 //!
-//! Messages are retained that are due, or that a reliable host behind a root has not confirmed. What the root itself has not
-//! acknowledged, its link retains.
+//! The origin retains the messages that are due, and those that a reliable host behind a root has not confirmed. The link retains those
+//! that the root itself has not acknowledged.
 //!
-//! Nothing waits for another flow: a final host takes every message that is not below its position. A reliable host begins with the
-//! number that it is told, whichever flow comes first, and no flow skips a message that the host is owed and has not confirmed. So its
-//! position rises over all that it is owed.
+//! No flow waits for another: a final host takes every message that is not below its position. A reliable host begins with the number
+//! that OPEN names for it, whichever flow arrives first, and no flow skips a message that the host is owed and has not confirmed. So
+//! its position rises over all messages that it is owed.
 
 use crate::ids::{HostId, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,23 +31,26 @@ use std::ops::Range;
 #[derive(Debug)]
 struct Flow {
     root: HostId,
-    /// The final hosts that it serves, and whether they are to miss nothing.
+    /// The final hosts that it serves, and whether each is reliable: it must miss nothing.
     hosts: BTreeMap<HostId, bool>,
+    /// Hosts behind the root that refuse the flow.
     refused: BTreeSet<HostId>,
+    /// The numbers of the messages that the flow still has to send.
     due: Range<u64>,
-    /// Its link has taken messages, all of them below this number.
+    /// The number after the last message that its link has taken; 0 if it has taken none, or has dropped them.
     taken: u64,
 }
 
-/// How far a final host is.
+/// The position of a final host.
 #[derive(Clone, Copy, Debug)]
 struct Position {
+    /// The confirmed position, or the number with which the host begins.
     next: u64,
-    /// The host has said so, and has had a message. If not, that is where it begins.
+    /// Whether the host has confirmed `next`, after it has had a message.
     is_confirmed: bool,
 }
 
-/// The messages of one publisher on their way to final hosts. Their numbers may have gaps.
+/// The delivery of one publisher's messages to all final hosts. The messages' numbers may have gaps.
 #[derive(Debug, Default)]
 pub struct Delivery {
     next: u64,
@@ -56,7 +59,8 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// A message is due. If it was published before, then only in flows that have not been there, or have sent nothing.
+    /// A message becomes due in all flows. One that was published before becomes due only in flows whose range ends before it, or that have
+    /// sent nothing.
     pub fn publish(&mut self, number: u64) {
         self.next = self.next.max(number + 1);
         for flow in self.flows.values_mut() {
@@ -72,9 +76,9 @@ impl Delivery {
         self.next
     }
 
-    /// A flow opens to these final hosts, and those that are to miss nothing are marked. One that has confirmed no message is owed those
-    /// from `from` on, or from where it was to begin before; a best-effort one gets what the flow has. False: it was open before, and
-    /// nothing changes.
+    /// Opens a flow to these final hosts, of which the reliable ones are marked. A reliable host that has confirmed no message is owed
+    /// those from `from` on, or from where it was to begin before, if that is lower. A best-effort host gets the messages that the flow
+    /// has. False, without a change, if the flow is open.
     pub fn open(
         &mut self,
         id: StreamId,
@@ -113,8 +117,8 @@ impl Delivery {
         true
     }
 
-    /// What OPEN tells hosts of a flow that are to miss nothing: the number from which each is owed messages. What was left out before
-    /// anything was sent to a host, it is not owed.
+    /// The number from which each reliable host of a flow is owed messages, for OPEN. A host is not owed messages that were left out before
+    /// any message was sent to it.
     pub fn begins(&mut self, id: StreamId) -> BTreeMap<HostId, u64> {
         let hosts = self.flows.get(&id).into_iter().flat_map(|flow| &flow.hosts);
         let mut begins = BTreeMap::new();
@@ -133,7 +137,7 @@ impl Delivery {
         begins
     }
 
-    /// Nothing more is sent in a flow. It closes after those that take its place open.
+    /// Closes a flow: nothing more is sent in it. The user opens the flows that replace it first, so that their hosts are not forgotten.
     pub fn close(&mut self, id: StreamId) {
         self.flows.remove(&id);
         let flows = &self.flows;
@@ -141,13 +145,13 @@ impl Delivery {
             .retain(|host, _| flows.values().any(|flow| flow.hosts.contains_key(host)));
     }
 
-    /// A host of a flow has all messages below a number.
+    /// A host of a flow has confirmed all messages below a number.
     pub fn confirmed(&mut self, id: StreamId, host: HostId, next: u64) {
         let Some(flow) = self.flows.get_mut(&id) else {
             return;
         };
         if flow.hosts.contains_key(&host) {
-            // A host that has no message yet says 0, or where it begins: that confirms nothing.
+            // A host that has had no message reports 0 or its beginning, which confirms nothing.
             if let Some(at) = self.hosts.get_mut(&host).filter(|at| next > at.next) {
                 (at.next, at.is_confirmed) = (next, true);
             }
@@ -155,7 +159,7 @@ impl Delivery {
         }
     }
 
-    /// A host of a flow takes none of its messages. If it is the root, its link has dropped them.
+    /// A host refuses a flow. If the host is the root, its link has dropped the flow's messages.
     pub fn refused(&mut self, id: StreamId, host: HostId) {
         match self.flows.get_mut(&id) {
             Some(flow) if flow.root == host => flow.taken = 0,
@@ -173,13 +177,13 @@ impl Delivery {
         }
     }
 
-    /// The numbers of which a flow has to send the messages that there are, in order.
+    /// The range of numbers whose messages a flow still has to send, in order; `None` if it has none to send.
     pub fn due(&self, id: StreamId) -> Option<Range<u64>> {
         let flow = self.flows.get(&id)?;
         (!flow.due.is_empty()).then(|| flow.due.clone())
     }
 
-    /// A flow's link has taken a message, or it was left out there.
+    /// A flow's link has taken a message (`is_taken`), or the user has left it out of the flow.
     pub fn sent(&mut self, id: StreamId, number: u64, is_taken: bool) {
         if let Some(flow) = self.flows.get_mut(&id) {
             flow.due.start = flow.due.start.max(number + 1);
@@ -189,7 +193,7 @@ impl Delivery {
         }
     }
 
-    /// The number from which on messages are to be retained.
+    /// The number from which on the user has to retain messages.
     pub fn retained(&self) -> u64 {
         let flows = self.flows.values();
         let needed = flows.flat_map(|flow| {

@@ -1,4 +1,4 @@
-//! The part of the network that a host knows of: the union of the paths that its neighbours advertise.
+//! The part of the network that a host knows: its links, and the paths that its neighbours advertise.
 
 use crate::ids::Life;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -33,8 +33,8 @@ impl Graph {
         self.links.get(&life).into_iter().flatten().copied()
     }
 
-    /// Every life that can be reached, with the one before it on a shortest path from `own`. Of equally short paths it is the
-    /// one whose hosts are first.
+    /// Every life that can be reached, with its predecessor on a shortest path from `own` (breadth-first search). Among equally short paths
+    /// it takes the one whose hosts are first.
     pub fn parents(&self) -> BTreeMap<Life, Life> {
         let mut parents = BTreeMap::new();
         let mut queue = VecDeque::from([self.own]);

@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Time since any start that the user of this crate chose. It never goes back.
+/// Time since a start that the user of this crate chooses. It never decreases.
 pub type Time = Duration;
 
-/// A host. All hosts order hosts by this number, wherever any of several would do.
+/// A host. Where several hosts are equally good, all hosts prefer the lowest number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HostId(pub u64);
 
@@ -24,18 +24,18 @@ pub struct Life {
 pub struct Publisher {
     /// The host that it publishes on, the origin of its messages.
     pub origin: Life,
-    /// Its number there.
+    /// Its number at the origin.
     pub number: u64,
 }
 
-/// Names a flow of a publisher, the same on every hop. The origin never uses one again.
+/// The number of a stream: one tree's flows of a publisher, on every hop. The origin uses no number twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
-/// A flow as its origin names it, alike for all hosts of its tree.
+/// A flow's name, which its origin gives and all hosts of its tree use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FlowName {
-    /// The origin gives no two flows of a publisher the same.
+    /// The number of the stream ([`StreamId`]), unique among the publisher's.
     pub stream: u64,
     /// The publisher's number at the origin.
     pub publisher: u64,

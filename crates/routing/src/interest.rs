@@ -1,46 +1,47 @@
-//! What each host wants of topics, told only to those who ask.
+//! Interest: what each host wants of topics. A host sends its interest only to hosts that ask for it.
 //!
 //! | event | action |
 //! |---|---|
-//! | a host comes into reach | send it `Ask` |
+//! | a host becomes reachable | send it `Ask` |
 //! | `Ask` arrives | send all interest, then `InterestComplete`, and from then on every change |
-//! | the channel restarts | the peer's `Ask` is void; ask it again. Its known interest stays valid, but doubtful |
-//! | `InterestComplete` arrives | drop what is still doubtful: a former life wanted it |
-//! | a host is given up | forget all of it |
+//! | the channel restarts | the peer's `Ask` no longer counts; ask it again. Its known interest stays valid, but doubtful |
+//! | `InterestComplete` arrives | drop the interest that is still doubtful: the peer has not repeated it |
+//! | a host is given up | forget its interest and its `Ask` |
 
 use crate::channel::{Channels, ControlMessage};
 use crate::ids::{HostId, Life};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Topics of one host that another remembers.
+/// The most topics of one host that another remembers.
 pub const MAX_TOPICS: usize = 8192;
 
-/// What is wanted, by topics.
+/// What a host wants, by topic. Only the user understands the bytes.
 pub type Wants = BTreeMap<Box<str>, Box<[u8]>>;
 
 /// What another host wants.
 #[derive(Debug, Default)]
 pub struct HostInterest {
-    /// The life that spoke last.
+    /// The life whose interest arrived last.
     pub life: Option<Life>,
-    /// By topics.
+    /// Its interest, by topic.
     pub wants: Wants,
-    /// Whether this is all of it.
+    /// Whether these are all topics that it wants.
     pub is_complete: bool,
-    /// Not repeated by the present life.
+    /// Topics that the host has not repeated since its channel restarted.
     doubtful: BTreeSet<Box<str>>,
 }
 
-/// The interest of this host, and of those that it asked.
+/// The interest of this host, and of the hosts that it asked.
 #[derive(Debug, Default)]
 pub struct InterestTable {
     own: Wants,
+    /// The hosts that have asked for this host's interest.
     askers: BTreeSet<HostId>,
     hosts: BTreeMap<HostId, HostInterest>,
 }
 
 impl InterestTable {
-    /// This host wants something of a topic, or nothing any more.
+    /// Sets what this host wants of a topic; `None`: nothing.
     pub fn set(&mut self, topic: &str, want: Option<Box<[u8]>>, channels: &mut Channels) {
         let before = match &want {
             Some(want) => self.own.insert(topic.into(), want.clone()),
@@ -72,7 +73,7 @@ impl InterestTable {
         }
     }
 
-    /// Takes a message about interest. Whether it changed what is known of its sender.
+    /// Takes a message about interest. Returns whether the known interest of its sender may have changed.
     pub fn receive(
         &mut self,
         from: Life,
@@ -105,7 +106,7 @@ impl InterestTable {
         true
     }
 
-    /// A host is given up.
+    /// Forgets a host that was given up.
     pub fn forget(&mut self, host: HostId) {
         self.askers.remove(&host);
         self.hosts.remove(&host);
@@ -121,7 +122,7 @@ impl InterestTable {
         self.hosts.get(&host)
     }
 
-    /// What others want, as far as they were asked.
+    /// What the other hosts want that were asked.
     pub fn hosts(&self) -> impl Iterator<Item = (HostId, &HostInterest)> {
         self.hosts.iter().map(|(host, interest)| (*host, interest))
     }

@@ -10,6 +10,7 @@
 //! | [`PathTable`] | in `Router` | path vectors: which hosts are reached, and through which others; the graph |
 //! | control channels | in `Router` | messages in order between any two hosts: what each host wants, how far flows are |
 //! | [`Delivery`] | the origin, per publisher | knows what is confirmed, what is to be retained, and what each flow has to send |
+//! | [`StreamHealth`] | the origin, per stream | decides when another stream replaces it |
 //! | [`TransitFlow`] | hosts between, per flow | decides in what order messages go on, and how the children's flows end |
 //! | [`build()`] | the origin | builds a tree over the graph |
 //!
@@ -32,6 +33,7 @@ mod ids;
 mod interest;
 mod paths;
 mod router;
+mod stream;
 mod transit;
 mod tree;
 
@@ -48,5 +50,6 @@ pub use ids::{FlowName, HostId, Life, Publisher, StreamId, Time};
 pub use interest::{HostInterest, Wants, MAX_TOPICS};
 pub use paths::{Path, PathError, PathTable, MAX_HOPS, MAX_PATHS, SETTLE_AFTER, WITHDRAW_AFTER};
 pub use router::{Received, Router, RouterFrame};
+pub use stream::{StreamHealth, BROKEN_LIMIT};
 pub use transit::{TransitAction, TransitFlow};
 pub use tree::{Tree, MAX_TREE_HOSTS};

@@ -1,18 +1,18 @@
 //! Path vectors, as in BGP: which hosts this host reaches, and through which others.
 //!
-//! Each host sends its neighbours one path to every host that it reaches, with all lives on it. A receiver drops paths that name
-//! itself, so no path circles, and paths that name a life of which it knows a later one.
+//! Each host advertises to its neighbours one path to every host that it reaches, with all lives on it. A receiver drops paths that
+//! name itself, so no path circles. It does not use paths that name an earlier life of a host than it knows.
 //!
 //! | event | action |
 //! |---|---|
-//! | lanes of a link are there | the link is a path of one host; it is used at once |
-//! | the lanes are lost | nothing for [`WITHDRAW_AFTER`]; then the link is withdrawn, with all that was advertised over it |
+//! | a link gets lanes | the link is a path of one host, which is used at once |
+//! | a link loses its lanes | nothing for [`WITHDRAW_AFTER`]; then the link is withdrawn, with all paths that were advertised over it |
 //! | a neighbour advertises paths | they replace all that it advertised before |
-//! | it has advertised a path to a life for [`SETTLE_AFTER`] | the path is *settled*: it may be used |
-//! | a later life of a host shows up | paths through its earlier lives are not used, and links to them without lanes end |
-//! | anything of this changed | each neighbour gets this host's shortest paths that avoid the neighbour, settled or not |
+//! | a neighbour has advertised a path to a life for [`SETTLE_AFTER`] | the path is *settled*: it may be used |
+//! | a later life of a host appears | paths through its earlier lives are not used, and links to them without lanes end |
+//! | any of these changes | each neighbour gets this host's shortest paths that avoid the neighbour, settled or not |
 //!
-//! Of the settled paths to a host the shortest is used, of equally short ones the first in the order of hosts.
+//! The shortest of the settled paths to a host is used; of equally short ones, the first in the order of hosts.
 //!
 //! The table trusts its neighbours: a neighbour that advertises false paths can cut this host off from others. Hosts of a realm
 //! prove who they are before they become neighbours.
@@ -23,11 +23,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Hosts on a path, its end included.
+/// The most hosts on a path, its end included.
 pub const MAX_HOPS: usize = 8;
-/// Paths in one advertisement.
+/// The most paths in one advertisement.
 pub const MAX_PATHS: usize = 64;
-/// A path is used once it has been known for so long: hosts that start together do not begin with detours.
+/// A path is used once it has been known for so long, so that hosts that start together do not begin with detours.
 pub const SETTLE_AFTER: Duration = Duration::from_millis(500);
 /// A link without lanes is withdrawn after this.
 pub const WITHDRAW_AFTER: Duration = Duration::from_millis(500);
@@ -36,16 +36,16 @@ pub const WITHDRAW_AFTER: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Path(Arc<[Life]>);
 
-/// A neighbour broke the rules for advertisements.
+/// How an advertisement breaks the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// More than [`MAX_PATHS`].
+    /// It has more than [`MAX_PATHS`] paths.
     #[error("{0} paths in one advertisement, and {MAX_PATHS} are allowed")]
     TooMany(usize),
     /// A path that is empty, too long, names a host twice, or does not begin at the neighbour.
     #[error("a path of {0} hosts does not begin at its sender, names a host twice, or is longer than {MAX_HOPS}")]
     NoPath(usize),
-    /// Two paths to one host.
+    /// It has two paths to one host.
     #[error("two paths to host {0:?}")]
     Twice(HostId),
 }
@@ -76,7 +76,7 @@ impl Path {
         self.0.iter().any(|life| life.host == host)
     }
 
-    /// Short paths are better, then those whose hosts are first.
+    /// The order of preference, lowest first: by length, then by hosts.
     fn rank(&self) -> (usize, &[Life]) {
         (self.0.len(), &self.0)
     }
@@ -86,7 +86,7 @@ impl Path {
 #[derive(Debug)]
 struct Advertised {
     path: Path,
-    /// The neighbour has had a path to this life since then.
+    /// Since when the neighbour has advertised a path to this life, perhaps another one.
     since: Time,
     is_settled: bool,
 }
@@ -94,16 +94,17 @@ struct Advertised {
 #[derive(Debug)]
 struct Neighbour {
     life: Life,
+    /// When its link lost the last lane; `None` while it has lanes.
     lanes_lost: Option<Time>,
-    /// By the hosts at their ends.
+    /// The paths that it advertises, by the hosts at their ends.
     advertised: BTreeMap<HostId, Advertised>,
-    /// Its last advertisement from this host.
+    /// The last advertisement that this host sent it.
     sent: Option<Vec<Path>>,
-    /// The table's version that it has been sent.
+    /// The table's version of which `sent` was made.
     sent_version: u64,
 }
 
-/// What a host knows of the paths to all others.
+/// A host's table of paths to all other hosts.
 #[derive(Debug)]
 pub struct PathTable {
     own: Life,
@@ -116,7 +117,7 @@ pub struct PathTable {
 }
 
 impl PathTable {
-    /// A table of a host without links.
+    /// The table of a host without links.
     pub fn new(own: Life) -> PathTable {
         PathTable {
             own,
@@ -159,7 +160,7 @@ impl PathTable {
         }
     }
 
-    /// A neighbour advertises all its paths. Advertisements of anyone else are ignored.
+    /// Takes a neighbour's advertisement, which has all its paths. One from any other life is checked and ignored.
     pub fn advertised(&mut self, from: Life, paths: Vec<Path>, now: Time) -> Result<(), PathError> {
         check(from, &paths)?;
         let own = self.own.host;
@@ -187,7 +188,7 @@ impl PathTable {
         Ok(())
     }
 
-    /// What a neighbour is to be sent, if it differs from the last.
+    /// Takes the advertisement for a neighbour, if it differs from the last one.
     pub fn advertisement(&mut self, to: HostId) -> Option<Vec<Path>> {
         let neighbour = self.neighbours.get_mut(&to)?;
         if neighbour.lanes_lost.is_some() || neighbour.sent_version == self.version {
@@ -209,7 +210,7 @@ impl PathTable {
         is_new.then_some(paths)
     }
 
-    /// Withdraws links and settles paths whose time it is.
+    /// Withdraws links and settles paths that are due.
     pub fn tick(&mut self, now: Time) {
         let mut is_changed = false;
         self.neighbours.retain(|_, neighbour| {
@@ -230,19 +231,19 @@ impl PathTable {
         }
     }
 
-    /// The neighbours, with or without lanes. The link to one that is not there any more has ended, and with it all its flows.
+    /// The neighbours, with or without lanes. When one is missing that was there before, its link has ended, and with it all its flows.
     pub fn neighbours(&self) -> impl Iterator<Item = Life> + '_ {
         self.neighbours.values().map(|neighbour| neighbour.life)
     }
 
-    /// Whether there is a link to this life.
+    /// Whether this host has a link to this life.
     pub fn is_neighbour(&self, life: Life) -> bool {
         self.neighbours
             .get(&life.host)
             .is_some_and(|neighbour| neighbour.life == life)
     }
 
-    /// Whether a host is a neighbour, or on a path that one advertises.
+    /// Whether a host is a neighbour, or on a path that a neighbour advertises.
     pub fn knows(&self, host: HostId) -> bool {
         self.latest.contains_key(&host)
     }
@@ -257,12 +258,12 @@ impl PathTable {
         self.used.values()
     }
 
-    /// It rises whenever paths or the graph may have changed.
+    /// A number that rises whenever paths or the graph may have changed.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// The links of this host, and those on settled paths of its neighbours.
+    /// The graph of this host's links, and of the links on settled paths of its neighbours.
     pub fn graph(&self) -> Graph {
         let mut graph = Graph::new(self.own);
         for neighbour in self.neighbours.values() {
@@ -278,7 +279,7 @@ impl PathTable {
         graph
     }
 
-    /// The best path to a host, of those of neighbours that `allowed` takes.
+    /// The best path to a host: its own link, or else the best one among the neighbours' paths that `allowed` accepts.
     fn best(&self, end: HostId, allowed: impl Fn(&Advertised) -> bool) -> Option<Path> {
         if let Some(neighbour) = self.neighbours.get(&end) {
             return Some(Path([neighbour.life].into()));
@@ -291,7 +292,8 @@ impl PathTable {
         best.map(|advertised| advertised.path.clone())
     }
 
-    /// Whether a path names no life of which a later one is known. Others are kept: their neighbour will not repeat them.
+    /// Whether all lives on a path are the latest known ones. A path that is not live stays in the table: it may become live again, and its
+    /// neighbour would not repeat it.
     fn is_live(&self, path: &Path) -> bool {
         let mut lives = path.lives().iter();
         lives.all(|life| self.latest.get(&life.host) == Some(&life.incarnation))
@@ -309,7 +311,7 @@ impl PathTable {
                 *latest = life.incarnation.max(*latest);
             }
         }
-        // Lanes prove who is at their other end.
+        // An open lane proves which life is at its other end; that counts more than advertised paths.
         let linked = self.neighbours.values();
         for neighbour in linked.filter(|neighbour| neighbour.lanes_lost.is_none()) {
             let Life { host, incarnation } = neighbour.life;
@@ -327,6 +329,7 @@ impl PathTable {
     }
 }
 
+/// Checks the rules that every advertisement of `from` keeps.
 fn check(from: Life, paths: &[Path]) -> Result<(), PathError> {
     if paths.len() > MAX_PATHS {
         return Err(PathError::TooMany(paths.len()));

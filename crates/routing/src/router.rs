@@ -1,11 +1,11 @@
-//! What every host runs, whether it publishes or only forwards: paths, control channels and interest, put together.
+//! The routing state of every host, whether it publishes or only forwards: paths, control channels and interest together.
 //!
-//! | what | how it gets here |
+//! | what the router learns | how |
 //! |---|---|
 //! | links of this host | [`Router::link_up`], [`Router::lanes_lost`], [`Router::link_ended`] |
 //! | routes of other hosts | neighbours advertise them ([`RouterFrame::Paths`]), with all hosts on them |
-//! | interest | each host that is reached is asked for all of it over its control channel ([`RouterFrame::Datagram`]), and then says what changes |
-//! | how far messages are | final hosts confirm, or refuse, flows of this host over the same channels ([`Received::reports`]) |
+//! | interest | this router asks each host that it reaches over the control channel ([`RouterFrame::Datagram`]); the host sends all its interest, then every change |
+//! | positions of final hosts | final hosts confirm or refuse flows of this host over the same channels ([`Received::reports`]) |
 
 use crate::channel::{ChannelEvent, Channels, ControlMessage, Datagram, Hop};
 use crate::ids::{HostId, Life, Time};
@@ -14,45 +14,45 @@ use crate::paths::{Path, PathError, PathTable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What a neighbour is sent.
+/// What routers of neighbours send each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouterFrame {
     /// All paths of the sender that the neighbour may use.
     Paths(Vec<Path>),
-    /// It goes on along its path.
+    /// A segment of a control channel, which the neighbour delivers or forwards along its path.
     Datagram(Datagram),
 }
 
-/// What came of a datagram.
+/// What to do after a datagram arrived.
 #[derive(Debug, Default, PartialEq)]
 pub struct Received {
-    /// It goes on to this neighbour.
+    /// Send the datagram on to this neighbour.
     pub forward: Option<(HostId, Datagram)>,
-    /// The host whose interest may have changed.
+    /// The interest of this host may have changed.
     pub interest: Option<HostId>,
-    /// What hosts confirm and refuse, and who says so.
+    /// The [`ControlMessage::Confirm`] and [`ControlMessage::Refused`] that arrived, with their senders.
     pub reports: Vec<(Life, ControlMessage)>,
 }
 
-/// A host as others see it.
+/// The routing state of one host. See the table above.
 #[derive(Debug)]
 pub struct Router {
     own: Life,
     paths: PathTable,
     channels: Channels,
     interest: InterestTable,
-    /// The last advertisement of each neighbour: it may overtake the event that its link is up.
+    /// The last advertisement of each neighbour. It may arrive before the call of `link_up`.
     advertised: BTreeMap<HostId, Vec<Path>>,
-    /// Neighbours whose links were made again: they know nothing of what was advertised to them.
+    /// Neighbours whose link machine restarted: they have lost what this host advertised to them.
     restarted: BTreeSet<HostId>,
-    /// Hosts without a path, and since when.
+    /// Hosts without a path, and the time since when.
     unreachable: BTreeMap<HostId, Time>,
-    /// Hosts with new channels.
+    /// Hosts whose channel restarted or was forgotten since [`Router::take_renewed`].
     renewed: BTreeSet<HostId>,
 }
 
 impl Router {
-    /// A host without links.
+    /// The router of a host without links.
     pub fn new(own: Life) -> Router {
         Router {
             own,
@@ -73,7 +73,7 @@ impl Router {
         }
         self.paths.link_up(life);
         if let Some(paths) = self.advertised.get(&life.host).cloned() {
-            // Of a former life perhaps, and then not valid.
+            // The advertisement may be from an earlier life of the neighbour: then it is not valid.
             let _ = self.paths.advertised(life, paths, now);
         }
     }
@@ -83,18 +83,18 @@ impl Router {
         self.paths.lanes_lost(host, now);
     }
 
-    /// The host has another link machine, and knows nothing of what it was sent.
+    /// The host's link machine restarted, and has lost what it was sent. Takes effect when the link has lanes again.
     pub fn link_restarted(&mut self, host: HostId) {
         self.restarted.insert(host);
     }
 
-    /// The link to a host ended for certain.
+    /// The link to a host has ended for certain, for example because the other end withdrew it.
     pub fn link_ended(&mut self, host: HostId) {
         self.advertised.remove(&host);
         self.paths.link_ended(host);
     }
 
-    /// A neighbour advertises all its paths. They count once its link is up.
+    /// Takes a neighbour's advertisement, which has all its paths. They count once its link is up.
     pub fn advertised(
         &mut self,
         from: HostId,
@@ -109,13 +109,13 @@ impl Router {
         neighbour.map_or(Ok(()), |life| self.paths.advertised(life, paths, now))
     }
 
-    /// Hosts on the last advertisements of neighbours.
+    /// All hosts on the paths of the neighbours' last advertisements; a host may occur several times.
     pub fn advertised_hosts(&self) -> impl Iterator<Item = HostId> + '_ {
         let lives = self.advertised.values().flatten().flat_map(Path::lives);
         lives.map(|life| life.host)
     }
 
-    /// Takes what another host sends over a control channel, or finds out where it goes on to. `relays`: this host forwards.
+    /// Takes a datagram of a control channel, or finds the neighbour that it goes on to. `relays`: this host forwards.
     pub fn receive(&mut self, datagram: Datagram, relays: bool, now: Time) -> Received {
         let mut received = Received::default();
         match datagram.hop(self.own.host) {
@@ -152,7 +152,7 @@ impl Router {
         }
     }
 
-    /// Settles paths, and asks hosts that come into reach what they want.
+    /// Settles paths, and asks hosts that have become reachable for their interest.
     pub fn tick(&mut self, now: Time) {
         self.paths.tick(now);
         for path in self.paths.paths() {
@@ -160,7 +160,7 @@ impl Router {
         }
     }
 
-    /// What is to be sent to which neighbours now. `relays`: this host forwards, and says so.
+    /// Takes the frames to send to neighbours now. `relays`: this host forwards, and so advertises paths.
     pub fn poll(&mut self, relays: bool, now: Time) -> Vec<(HostId, RouterFrame)> {
         let neighbours = self.paths.neighbours().map(|life| life.host);
         let neighbours: Vec<HostId> = neighbours.filter(|_| relays).collect();
@@ -174,7 +174,7 @@ impl Router {
         all
     }
 
-    /// Forgets hosts but `kept` ones that were not reached for `outage`: these.
+    /// Forgets all hosts outside `kept` that were not reachable for `outage`, and returns them.
     pub fn expire(&mut self, outage: Duration, kept: &BTreeSet<HostId>, now: Time) -> Vec<HostId> {
         let known = self.channels.hosts().map(|(host, _)| host);
         let (reached, lost): (Vec<HostId>, Vec<HostId>) =
@@ -193,22 +193,22 @@ impl Router {
         over
     }
 
-    /// Hosts that may not have what was said to them before; each once.
+    /// Takes the hosts that may have lost the control messages that they were sent: the user sends them again.
     pub fn take_renewed(&mut self) -> BTreeSet<HostId> {
         std::mem::take(&mut self.renewed)
     }
 
-    /// Says something to a host over its control channel.
+    /// Sends a message to a host over its control channel.
     pub fn say(&mut self, host: HostId, message: ControlMessage) {
         self.channels.send(host, message);
     }
 
-    /// Whether little waits to be said to a host.
+    /// Whether few messages wait to be sent to a host.
     pub fn has_room(&self, host: HostId) -> bool {
         self.channels.has_room(host)
     }
 
-    /// This host wants something of a topic, or nothing any more.
+    /// Sets what this host wants of a topic; `None`: nothing.
     pub fn want(&mut self, topic: &str, want: Option<Box<[u8]>>) {
         self.interest.set(topic, want, &mut self.channels);
     }
@@ -223,7 +223,7 @@ impl Router {
         self.interest.host(host)
     }
 
-    /// What others want, as far as they were asked.
+    /// What the other hosts want that were asked.
     pub fn all_wants(&self) -> impl Iterator<Item = (HostId, &HostInterest)> {
         self.interest.hosts()
     }
@@ -233,7 +233,7 @@ impl Router {
         self.channels.hosts()
     }
 
-    /// The paths.
+    /// The table of paths to other hosts.
     pub fn paths(&self) -> &PathTable {
         &self.paths
     }

@@ -1,43 +1,46 @@
-//! A host between: in what order the messages of a flow go on, and what becomes of one of which only a part went on.
+//! A host between: decides in which order it forwards the messages of a flow to its children, and what happens to a message of which it
+//! has forwarded only a part.
 //!
-//! A large message goes on while it arrives, a small one when it is delivered; children get the messages of a flow in order, or not at
-//! all. Nothing here has to survive: what a final host has not confirmed, its origin still holds, and sends again. So a child must take
-//! nothing for a gap that its origin did not leave. If nothing more of a message comes after a part of it went on, it is *incomplete*:
+//! It forwards a large message while that arrives, and a small one when it is delivered. Children get the messages of a flow in order.
+//! None of this state has to survive a crash: the origin retains the messages that a final host has not confirmed, and sends them again.
+//! So a child must see no gap that the origin did not make. A message that this host has forwarded in part, and of which the rest no
+//! longer arrives, is *incomplete*:
 //!
-//! | then | action |
+//! | event | action |
 //! |---|---|
-//! | the origin gives it up | children miss it, too |
-//! | it arrives once more | children need another flow: they have another part of it |
+//! | the origin gives it up | the children miss it, too |
+//! | it arrives again, into other memory | the children need another flow, since theirs has a part of the first copy |
 //! | the flow ends | the children's flows end before it, without a gap |
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is to be done in the children's flows.
+/// What to do in the children's flows.
 #[derive(Debug, PartialEq, Eq)]
 pub enum TransitAction<M> {
-    /// Send this message, or as much of it as is there.
+    /// Send this message, as far as it has arrived; the rest follows.
     Send(u64, M),
-    /// This message, of which a part was sent, is missed.
+    /// Give up this message, of which a part was sent: the children miss it.
     GiveUp(u64),
-    /// Messages below this number that were not sent never come.
+    /// Tell the children that messages below this number that were not sent never arrive.
     Skip(u64),
-    /// No message follows.
+    /// Close the flows: no message follows.
     Close,
-    /// Nothing follows, not even the rest of what was sent in part.
+    /// End the flows at once: not even the rest of a message that was sent in part follows.
     Cut,
-    /// Nothing follows, and the origin has to know it: all children need another flow.
+    /// Report to the origin that the children's flows cannot go on: all children need another flow.
     Break,
 }
 
-/// A flow that goes on from here. `M` is a message, as its user holds it. Each call passes what is to be done to `act`.
+/// A flow that this host forwards. `M` is the user's handle of a message. Each call passes the actions to take to `act`.
 #[derive(Debug)]
 pub struct TransitFlow<M> {
-    /// The next message to send.
+    /// The number of the next message to send.
     next: u64,
-    /// Messages that wait for those before them.
+    /// The reorder buffer: messages that wait for those before them.
     reordered: BTreeMap<u64, M>,
-    /// Messages below this number were delivered here, or never come.
+    /// Messages below this number were delivered here, or never arrive.
     settled: u64,
+    /// Messages of which a part was sent and the rest no longer arrives.
     incomplete: BTreeSet<u64>,
     is_closed: bool,
 }
@@ -55,8 +58,8 @@ impl<M> Default for TransitFlow<M> {
 }
 
 impl<M> TransitFlow<M> {
-    /// A message that goes on while it arrives. Messages before it that neither arrive nor are missed hold it up. One that arrives once
-    /// more is not sent again.
+    /// A message begins to arrive that is forwarded meanwhile. It waits until the messages before it are sent or missed. A message that was
+    /// sent before is not sent again.
     pub fn begin(&mut self, number: u64, message: M, act: &mut impl FnMut(TransitAction<M>)) {
         if number >= self.next {
             self.reordered.insert(number, message);
@@ -64,7 +67,7 @@ impl<M> TransitFlow<M> {
         }
     }
 
-    /// A message is complete, and those before it are delivered or missed. It goes on now, if it has not begun to.
+    /// A message is complete, and those before it are delivered or missed. `message` is sent, unless it was sent while it arrived.
     pub fn deliver(
         &mut self,
         number: u64,
@@ -80,7 +83,7 @@ impl<M> TransitFlow<M> {
         }
     }
 
-    /// Messages below `next` that have not arrived never come.
+    /// Messages below `next` that have not arrived never will.
     pub fn miss(&mut self, next: u64, act: &mut impl FnMut(TransitAction<M>)) {
         self.next = self.next.max(next);
         self.settled = self.settled.max(next);
@@ -95,7 +98,7 @@ impl<M> TransitFlow<M> {
         self.send(act);
     }
 
-    /// Nothing more of a message comes: it is complete, or its memory was given up. Returns it if it was not sent.
+    /// No more of a message arrives in this memory: the message is complete, or the memory was given up. Returns it if it was not sent.
     pub fn dropped(
         &mut self,
         number: u64,
@@ -116,7 +119,7 @@ impl<M> TransitFlow<M> {
         unsent
     }
 
-    /// No message follows.
+    /// The flow has ended: no message follows.
     pub fn close(&mut self, act: &mut impl FnMut(TransitAction<M>)) {
         self.is_closed = true;
         act(match self.incomplete.is_empty() {
@@ -125,6 +128,7 @@ impl<M> TransitFlow<M> {
         });
     }
 
+    /// Sends the messages of the reorder buffer whose turn it is.
     fn send(&mut self, act: &mut impl FnMut(TransitAction<M>)) {
         while let Some(first) = self.reordered.first_entry() {
             if *first.key() > self.next {

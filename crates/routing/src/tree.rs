@@ -1,17 +1,17 @@
-//! The tree that one publisher's messages take: named whole by the origin, split by each host among its children.
+//! The tree of hosts that one publisher's messages follow. The origin names all of it; each host passes each child that child's part.
 
 use crate::ids::{HostId, Life};
 use std::collections::BTreeSet;
 
-/// Hosts of one tree.
+/// The most hosts of one tree.
 pub const MAX_TREE_HOSTS: usize = 1024;
 
-/// A host of a tree, and all below it.
+/// A host of a tree, and all hosts below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
     /// The host.
     pub life: Life,
-    /// Whether messages end there. If not, it only forwards.
+    /// Whether it is a final host: it has subscribers. If not, it only forwards.
     pub is_final: bool,
     /// The hosts that it forwards to.
     pub children: Vec<Tree>,
@@ -28,7 +28,7 @@ impl Tree {
         }
     }
 
-    /// Whether a tree that another host sent may be used: no host occurs twice, and there are not too many.
+    /// Whether a tree from another host may be used: no host occurs twice, and it has at most [`MAX_TREE_HOSTS`].
     pub fn is_valid(&self) -> bool {
         let mut hosts = BTreeSet::new();
         let mut rest = vec![self];
@@ -59,7 +59,7 @@ impl Tree {
         finals.map(|tree| tree.life).collect()
     }
 
-    /// Hops to the host that is furthest away.
+    /// The number of hops to the host that is furthest away.
     pub fn depth(&self) -> usize {
         let below = self.children.iter().map(|child| 1 + child.depth());
         below.max().unwrap_or(0)
@@ -71,7 +71,7 @@ impl Tree {
         widths.max().unwrap_or(0)
     }
 
-    /// Removes a host and all below it; returns that branch. The root stays.
+    /// Removes a host and all below it, and returns that branch; `None` if the host is the root or not in the tree.
     pub fn prune(&mut self, host: HostId) -> Option<Tree> {
         let at = self
             .children

@@ -1,4 +1,4 @@
-//! Topic names, and who may publish and subscribe to which.
+//! Checks topic names, and which users may publish and subscribe to which topics.
 
 use crate::config::{AccessRule, Principal};
 use crate::Credentials;
@@ -17,8 +17,8 @@ pub struct TopicNameError {
     pub reason: &'static str,
 }
 
-/// The full name that the registry, the wire and the listings use for one that was written where no namespace is, as in
-/// configuration files: `/camera`, as ROS 2 writes it, means `camera`. Nodes use [`TopicNames`](crate::TopicNames).
+/// The full name of a topic that was written where there is no namespace, as in configuration files: `/camera`, as ROS 2 writes
+/// it, means `camera`. Nodes use [`TopicNames`](crate::TopicNames).
 pub fn bare_topic_name(name: &str) -> &str {
     name.strip_prefix('/').unwrap_or(name)
 }
@@ -71,9 +71,8 @@ fn part_matches(pattern: &str, part: &str) -> bool {
     matches_with(&pattern, &part, |p| *p == '*', |p, c| *p == '?' || p == c)
 }
 
-/// Wildcard matching with one step back, to the last wildcard: at most `pattern * text` steps,
-/// whoever wrote them. (The usual greedy algorithm: an earlier wildcard never needs to take more,
-/// because the later one can take whatever the earlier one left.)
+/// Greedy wildcard matching that backtracks only to the last wildcard, in at most `pattern * text` steps. An earlier wildcard
+/// never needs to match more, because the later one can match anything that the earlier one left.
 fn matches_with<P, T>(
     pattern: &[P],
     text: &[T],
@@ -115,7 +114,7 @@ pub struct AccessError {
     pub reason: String,
 }
 
-/// Topics of equal access rules; they share pools, because a mapped pool shows all of it.
+/// Topics with the same access rules. They share pools; others do not, since a process that maps a pool can read all of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessClass {
     name: String,
@@ -126,7 +125,7 @@ pub struct AccessClass {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Members {
-    /// None: no list was given.
+    /// Both lists empty: the rule names nobody.
     users: Vec<u32>,
     groups: Vec<u32>,
 }
@@ -151,16 +150,16 @@ impl AccessClass {
         &self.name
     }
 
-    /// Whether a peer with these supplementary groups may subscribe: all may if the rule names
-    /// no `users` or `groups`; publishers may, for they map the pool anyway.
+    /// Whether a peer with these supplementary groups may subscribe. Everyone may if the rule names no `users` or `groups`.
+    /// Those who may publish also may, since they map the pool anyway.
     pub fn may_subscribe(&self, peer: &Credentials, groups: &[u32]) -> bool {
         self.subscribe.is_empty()
             || self.subscribe.include(peer, groups)
             || self.publish.include(peer, groups)
     }
 
-    /// Whether a peer may publish: those that the rule names for publishing, or if it names
-    /// none, all that may subscribe.
+    /// Whether a peer may publish: if the rule names it for publishing, or, if the rule names nobody for that, if it may
+    /// subscribe.
     pub fn may_publish(&self, peer: &Credentials, groups: &[u32]) -> bool {
         if self.publish.is_empty() {
             self.may_subscribe(peer, groups)
@@ -178,7 +177,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// From the configuration's rules; users and groups are looked up.
+    /// The access classes of the configuration's rules. Looks up the names of users and groups.
     pub fn new(rules: &[AccessRule]) -> Result<Access, AccessError> {
         let mut classes: Vec<AccessClass> = Vec::new();
         for rule in rules {
@@ -218,7 +217,7 @@ impl Access {
         self.classes.is_empty()
     }
 
-    /// The class of a topic: of the first rule with a pattern that stands for it.
+    /// The class of a topic: that of the first rule with a pattern that matches it.
     pub fn class_of(&self, topic: &str) -> &AccessClass {
         self.classes
             .iter()
@@ -365,7 +364,7 @@ mod tests {
     #[test]
     fn a_hostile_pattern_ends() {
         let pattern = "*a".repeat(120) + "b";
-        // Whoever tried each way to match it would not end.
+        // Backtracking to every wildcard would take exponential time.
         assert!(!pattern_matches(&pattern, &"a".repeat(255)));
     }
 

@@ -1,5 +1,5 @@
-//! The programs that a daemon keeps running (the links to other hosts, the server of this host's GPUs), and
-//! the one of `rgaps bridge`.
+//! The commands of the daemon's child processes (the links to other hosts, the server of this host's GPUs), and of
+//! `rgaps bridge`.
 
 use crate::config::{INLINE_VARIABLE, LINKS_PROGRAM_VARIABLE};
 use crate::launch::{find_program, list_paths, unblock_signals};
@@ -7,7 +7,7 @@ use crate::{Config, ConfigError, LinksFailure};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The program with the links to other hosts: what `RGAPS_LINKS_PROGRAM` names, or `rgaps-links` beside this program or
+/// The program with the links to other hosts: the one that `RGAPS_LINKS_PROGRAM` names, or `rgaps-links` beside this program or
 /// on the `PATH`.
 pub fn find_links() -> Result<PathBuf, LinksFailure> {
     find_program(Some(LINKS_PROGRAM_VARIABLE), "rgaps-links", &[]).map_err(|searched| {
@@ -52,7 +52,7 @@ pub fn gpu_server_command(config: &Config) -> Result<Command, LinksFailure> {
     as_child(command, config)
 }
 
-/// The program that `rgaps bridge` becomes, with this configuration. An error: where the program was looked for.
+/// The command that `rgaps bridge` executes, with this configuration.
 pub fn bridge_command(config: &Config) -> Result<Command, BridgeProgramError> {
     let program = find_program(Some(LINKS_PROGRAM_VARIABLE), "rgaps-links", &[]);
     let mut command = Command::new(program.map_err(BridgeProgramError::NotFound)?);
@@ -77,14 +77,14 @@ pub enum BridgeProgramError {
     Config(#[from] ConfigError),
 }
 
-/// Has a command take the daemon's configuration, and receive all signals.
+/// Passes the daemon's configuration to a command, and unblocks its signals.
 fn as_child(mut command: Command, config: &Config) -> Result<Command, LinksFailure> {
     let inline = config.to_inline().map_err(|error| LinksFailure {
         advice: "correct the daemon's configuration".to_owned(),
         reason: error.to_string(),
     })?;
     command
-        // What the environment says is in the configuration; a second look would change nothing.
+        // This configuration includes the environment's settings; a process with an inline configuration ignores those.
         .env(INLINE_VARIABLE, inline)
         .stdin(Stdio::null())
         .stdout(Stdio::null());
@@ -92,7 +92,7 @@ fn as_child(mut command: Command, config: &Config) -> Result<Command, LinksFailu
     Ok(command)
 }
 
-/// Has this process end with its parent. False: the parent has ended already.
+/// Makes the kernel end this process when its parent ends. False: the parent has ended already.
 pub fn end_with_parent() -> std::io::Result<bool> {
     use rustix::process::{getppid, set_parent_process_death_signal, Signal};
     let parent = getppid();

@@ -1,8 +1,8 @@
-//! Errors as one line for people.
+//! Formats an error and its causes as one line.
 
 use std::error::Error;
 
-/// An error and what caused it, each thing once: many of our errors name their cause already.
+/// The text of an error and of its causes. Omits a cause that the text contains already, since many of our errors quote theirs.
 pub fn explain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

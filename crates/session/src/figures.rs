@@ -41,7 +41,7 @@ impl Histogram {
 
     /// The number of times.
     pub fn count(&self) -> u64 {
-        // They come from another process.
+        // Saturating, since the counts come from another process.
         let sum = |sum: u64, count: &u64| sum.saturating_add(*count);
         self.counts.iter().fold(0, sum)
     }

@@ -7,7 +7,7 @@ use crate::config::{prepare_folder, INLINE_VARIABLE};
 use crate::lock::{with_suffix, writing_advice, StartLock};
 use crate::mps::MPS_PIPE_VARIABLE;
 use crate::ready::{READY_VARIABLE, READY_WORD};
-use crate::{Channel, Config, ConfigError, DaemonLock, LockError, SocketError};
+use crate::{Config, ConfigError, DaemonLock, LockError, SessionSocket, SocketError};
 use rustix::event::{PollFd, PollFlags};
 use rustix::pipe::PipeFlags;
 use std::ffi::OsString;
@@ -19,20 +19,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Names the program `rgapsd`.
+/// The environment variable with the path of the program `rgapsd`.
 const DAEMON_VARIABLE: &str = "RGAPS_DAEMON";
-/// How long a daemon may take to be ready; loading a GPU's driver takes seconds.
+/// How long a daemon may take until it is ready. Loading a GPU's driver takes seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a client looks for the daemon while another one starts it.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// A client that starts a daemon renames a log that is longer than this.
 const LOG_BYTES_MAX: u64 = 4 << 20;
-/// How much of a log an error message quotes, in bytes.
+/// How many bytes of the end of a log an error message quotes.
 const LOG_TAIL_BYTES: usize = 2048;
 /// Longest reason that a daemon gives for not starting.
 const REASON_BYTES_MAX: usize = 4096;
-/// Environment variables that a daemon inherits, besides `RGAPS_*` and `LC_*`. Of `CUDA_*` only those that say where MPS
-/// runs: the daemon serves other clients, too, on all GPUs.
+/// The environment variables that a daemon inherits, besides `RGAPS_*` and `LC_*`. Of `CUDA_*`, it inherits only the directory of
+/// MPS: the daemon serves other clients, too, on all GPUs.
 const INHERITED: [&str; 10] = [
     "PATH",
     "HOME",
@@ -41,9 +41,9 @@ const INHERITED: [&str; 10] = [
     "LANG",
     "TZ",
     "TMPDIR",
-    // Where containers keep the driver's libraries.
+    // Containers name the folder of the driver's libraries by it.
     "LD_LIBRARY_PATH",
-    // For the daemon to know of; it stays outside itself.
+    // For the daemon's information only; the daemon does not use MPS itself.
     MPS_PIPE_VARIABLE,
     "RUST_BACKTRACE",
 ];
@@ -143,18 +143,18 @@ pub fn list_paths(paths: &[PathBuf]) -> String {
 }
 
 /// Connects to the daemon of the configuration's realm, if one answers.
-pub fn connect(config: &Config) -> Result<Option<Channel>, LaunchError> {
+pub fn connect(config: &Config) -> Result<Option<SessionSocket>, LaunchError> {
     let mut refused = None;
     for (index, path) in config.socket_candidates().iter().enumerate() {
         let chosen = index == 0 && config.socket.is_none();
         if !prepare_folder(path, chosen, false)? {
             continue;
         }
-        match Channel::connect(path) {
+        match SessionSocket::connect(path) {
             Ok(channel) => return Ok(Some(channel)),
             Err(error) => match error.errno() {
                 Some(libc::ENOENT | libc::ECONNREFUSED | libc::ENOTDIR) => {}
-                // Of a system's daemon that is not for us, only if there is no other.
+                // The system's daemon refuses this user: then act as if there were none.
                 Some(libc::EACCES | libc::EPERM) if index > 0 => {}
                 Some(libc::EACCES | libc::EPERM) => {
                     refused = Some(LaunchError::NotPermitted { path: path.clone() });
@@ -170,7 +170,10 @@ pub fn connect(config: &Config) -> Result<Option<Channel>, LaunchError> {
 /// program in `bin_dirs` before `PATH`.
 ///
 /// The daemon may end before the client's first packet: then connect again.
-pub fn connect_or_start(config: &Config, bin_dirs: &[PathBuf]) -> Result<Channel, LaunchError> {
+pub fn connect_or_start(
+    config: &Config,
+    bin_dirs: &[PathBuf],
+) -> Result<SessionSocket, LaunchError> {
     if let Some(channel) = connect(config)? {
         return Ok(channel);
     }
@@ -187,7 +190,7 @@ pub fn connect_or_start(config: &Config, bin_dirs: &[PathBuf]) -> Result<Channel
             path: with_suffix(&socket, ".lock"),
             source,
         })?;
-        // Also with the lock in hand: who had it before may just have started the daemon.
+        // Look again under the lock: its last holder may just have started the daemon.
         if let Some(channel) = connect(config)? {
             return Ok(channel);
         }
@@ -207,7 +210,7 @@ pub fn connect_or_start(config: &Config, bin_dirs: &[PathBuf]) -> Result<Channel
         if let Some(channel) = connect(config)? {
             return Ok(channel);
         }
-        // This process was stopped, and the daemon waited for a client no longer than `idle_exit_ms`.
+        // For example, this process was stopped for longer than `idle_exit_ms`, after which the idle daemon ended.
         let reason = format!(
             "it said that it was ready, but nothing answers at '{}'; see its log '{}'",
             socket.display(),
@@ -233,7 +236,7 @@ fn wait_for_leaving_daemon(
     config: &Config,
     socket: &Path,
     deadline: Instant,
-) -> Result<Option<Channel>, LaunchError> {
+) -> Result<Option<SessionSocket>, LaunchError> {
     let path = DaemonLock::path_for(socket);
     loop {
         match DaemonLock::probe(&path) {
@@ -275,7 +278,7 @@ fn start(
     };
     let (reader, lower) =
         rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|errno| spawn_error(errno.into()))?;
-    // Above the standard ones, which the daemon gets others for (ours may be closed).
+    // At least 3: the daemon's standard descriptors replace 0 to 2 (ours may be closed, so the pipe may have such a number).
     let writer =
         rustix::io::fcntl_dupfd_cloexec(&lower, 3).map_err(|errno| spawn_error(errno.into()))?;
     drop(lower);
@@ -294,10 +297,10 @@ fn start(
         .stdout(log.try_clone().map_err(spawn_error)?)
         .stderr(log);
     detach(&mut command, writer.as_raw_fd());
-    // The process that `spawn` knows is gone when it returns; the daemon is its orphaned child.
+    // The process that `spawn` starts has ended when `spawn` returns; the daemon is its orphaned child.
     let mut parent = command.spawn().map_err(spawn_error)?;
     drop(writer);
-    // It left by `_exit(0)`; that there was something to wait for is all that counts.
+    // Only reaps it: it ended by `_exit(0)`.
     let _ = parent.wait();
     drop(command);
 
@@ -305,7 +308,7 @@ fn start(
     Ok(log_path)
 }
 
-/// What the daemon said when it was started, or why it said nothing.
+/// Checks the daemon's word: ready, or the reason why it failed, or nothing.
 fn check_ready(
     word: std::io::Result<Vec<u8>>,
     log_path: &Path,
@@ -323,8 +326,7 @@ fn check_ready(
     Err(LaunchError::Failed { reason })
 }
 
-/// The daemon's program: what `RGAPS_DAEMON` names, or `rgapsd` in `bin_dirs`, beside this program
-/// or on the `PATH`.
+/// The daemon's program: the one that `RGAPS_DAEMON` names, or `rgapsd` in `bin_dirs`, beside this program or on the `PATH`.
 pub fn find_daemon(bin_dirs: &[PathBuf]) -> Result<PathBuf, LaunchError> {
     find_program(Some(DAEMON_VARIABLE), "rgapsd", bin_dirs).map_err(|searched| {
         match std::env::var_os(DAEMON_VARIABLE).map(PathBuf::from) {
@@ -341,8 +343,8 @@ pub fn find_daemon(bin_dirs: &[PathBuf]) -> Result<PathBuf, LaunchError> {
     })
 }
 
-/// A program: what `variable` names, or `name` in `bin_dirs`, beside this program or on the `PATH`. An
-/// error: where it was looked for.
+/// Finds a program: the one that `variable` names, or `name` in `bin_dirs`, beside this program or on the `PATH`. The error lists
+/// the paths that were searched.
 pub(crate) fn find_program(
     variable: Option<&str>,
     name: &str,
@@ -362,7 +364,7 @@ pub(crate) fn find_program(
         .and_then(Path::parent)
     {
         folders.push(folder.to_owned());
-        // Where cargo puts tests and examples, one below the programs.
+        // cargo puts tests and examples into folders below that of the programs.
         if folder.ends_with("deps") || folder.ends_with("examples") {
             folders.extend(folder.parent().map(Path::to_owned));
         }
@@ -370,7 +372,7 @@ pub(crate) fn find_program(
     folders.extend(std::env::split_paths(
         &std::env::var_os("PATH").unwrap_or_default(),
     ));
-    // The daemon runs in `/`, so its path must not be relative.
+    // The daemon runs in `/`, so a relative path would not lead to it.
     folders.retain(|folder| folder.is_absolute());
     let program = folders
         .iter()
@@ -393,7 +395,7 @@ fn scrubbed(
     })
 }
 
-/// The log to append to, and its length so far.
+/// Opens the log for appending, and returns its current length, too. Renames a log that is too long.
 fn open_log(path: &Path) -> std::io::Result<(File, u64)> {
     if std::fs::symlink_metadata(path).is_ok_and(|there| there.len() > LOG_BYTES_MAX) {
         std::fs::rename(path, with_suffix(path, ".old"))?;
@@ -423,12 +425,12 @@ fn log_tail(path: &Path, from: u64) -> String {
     }
 }
 
-/// Makes the command's process a daemon: it has no terminal and no parent, and inherits only the standard descriptors and
-/// `keep`.
+/// Makes the command's process a daemon: it is detached from our terminal and from us, and inherits only the standard descriptors
+/// and `keep`.
 fn detach(command: &mut Command, keep: RawFd) {
     let make_daemon = move || {
-        // SAFETY: plain system calls, on the only thread of a child that is about to exec.
-        // `_exit` runs no handlers of the process that this is a copy of.
+        // SAFETY: only system calls, in a forked child with one thread that is about to exec. `_exit` runs no exit handlers of the
+        // parent process.
         unsafe {
             if libc::setsid() < 0 {
                 return Err(std::io::Error::last_os_error());
@@ -442,28 +444,28 @@ fn detach(command: &mut Command, keep: RawFd) {
         }
         close_on_exec(keep)
     };
-    // SAFETY: the closure only makes system calls and allocates nothing, as it must between
-    // fork and exec of a process with several threads.
+    // SAFETY: the closure makes only async-signal-safe system calls and allocates nothing, as is required between fork and exec
+    // in a process with several threads.
     unsafe { command.pre_exec(make_daemon) };
 }
 
-/// Unblocks all signals in the command's process. A daemon blocks some, and its children would inherit that.
+/// Unblocks all signals in the command's process. A daemon blocks some, and its children would inherit the mask.
 pub fn unblock_signals(command: &mut Command) {
     let unblock = || Ok(nix::sys::signal::SigSet::empty().thread_set_mask()?);
-    // SAFETY: the closure makes one system call and allocates nothing, as it must between fork and
-    // exec of a process with several threads.
+    // SAFETY: the closure makes one async-signal-safe system call and allocates nothing, as is required between fork and exec in a
+    // process with several threads.
     unsafe { command.pre_exec(unblock) };
 }
 
-/// Marks all descriptors above the standard ones to be closed by exec (and not before, for the
-/// standard library has one open to report errors through), and `keep` to stay.
+/// Marks all descriptors above the standard ones except `keep` as close-on-exec. They are not closed here, since the standard
+/// library reports errors of exec through one of them.
 fn close_on_exec(keep: RawFd) -> std::io::Result<()> {
-    // SAFETY: these calls change flags of descriptors, in a process that is about to exec; a
-    // number that is not open is an error without effect.
+    // SAFETY: these calls only change flags of descriptors, in a process that is about to exec. For a number that is not open they
+    // fail without effect.
     unsafe {
         let flag = libc::CLOSE_RANGE_CLOEXEC;
         if libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, flag) != 0 {
-            // Before Linux 5.11: one by one.
+            // A kernel before 5.11 lacks this flag: mark the descriptors one by one.
             let mut limit = libc::rlimit {
                 rlim_cur: 0,
                 rlim_max: 0,
@@ -482,7 +484,7 @@ fn close_on_exec(keep: RawFd) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Reads what the daemon writes, until it is ready or ends.
+/// Reads the daemon's word, until it is [`READY_WORD`] or the daemon closes the pipe.
 fn read_word(pipe: &OwnedFd, deadline: Instant) -> std::io::Result<Vec<u8>> {
     let mut word = Vec::new();
     while word != READY_WORD && word.len() < REASON_BYTES_MAX {

@@ -1,7 +1,7 @@
 //! The session between a client process and the daemon of its host: messages, the socket that
 //! carries them with file descriptors, configuration, and finding or starting the daemon.
 //!
-//! A session carries joins, leaves, leases and mappings; never a message of a topic.
+//! A session carries joins, leaves, leases and mappings, but never a message of a topic.
 
 #![warn(clippy::too_many_lines)]
 
@@ -34,11 +34,12 @@ pub use children::{
     BridgeProgramError,
 };
 pub use config::{
-    segment_bytes, AccessRule, Action, Argument, Bridge, BridgeDirection, ByteSize, ByteSizeError,
-    Config, ConfigError, Cuda, CudaPool, CudaUse, Direction, Environment, FileMode, Gpu, HostPool,
-    HostProvider, HugePages, LandIn, LandingRule, Limits, LinkRule, Links, LinksTls, LogFormat,
-    Metrics, NumaChoice, PeerUse, Pools, Principal, Quota, Rdma, Ros2Rule, RosMiddleware, Traces,
-    Watermark, ZenohRule, LANE_PORT, RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
+    segment_bytes, AccessRule, Action, Argument, BridgeConfig, BridgeDirection, ByteSize,
+    ByteSizeError, Config, ConfigError, Cuda, CudaPool, CudaUse, Direction, Environment, FileMode,
+    Gpu, HostPool, HostProvider, HugePages, LandIn, LandingRule, Limits, LinkRule, Links, LinksTls,
+    LogFormat, Metrics, NumaChoice, PeerUse, Pools, Principal, Quota, Rdma, Ros2Rule,
+    RosMiddleware, Traces, Watermark, ZenohRule, LANE_PORT, RECONNECT_PAUSE_MAX_MS,
+    RECOVERY_MS_MIN,
 };
 pub use device::{DeviceRow, DeviceSeatRow, SeatEnd};
 pub use explain::explain;
@@ -58,5 +59,5 @@ pub use program::{on_own_stack, print_error, start_log};
 pub use ready::Ready;
 pub use rgaps_layout::LaneEnd;
 pub use similar::similar_name;
-pub use socket::{Channel, Credentials, Listener, SocketError, KERNEL_FDS_MAX};
+pub use socket::{Credentials, SessionListener, SessionSocket, SocketError, KERNEL_FDS_MAX};
 pub use visible::{split_warning, visible_daemons, DaemonRole, SplitWarning, VisibleDaemon};

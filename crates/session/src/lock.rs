@@ -1,4 +1,4 @@
-//! Locks by `flock`: they end with the process that holds them, however it ends.
+//! Locks by `flock`. The kernel releases them when their process ends, however it ends.
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -8,13 +8,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How often a daemon tries for its lock, and how long it waits between: only a client that
-/// looks whether the lock is free takes it for a moment.
+/// How often a daemon tries to take its lock. A client that probes the lock holds it for a moment.
 const TAKE_TRIES: u32 = 5;
-/// See [`TAKE_TRIES`].
+/// How long a daemon waits between two tries.
 const TAKE_PAUSE: Duration = Duration::from_millis(20);
 
-/// What is read of a lock file: a number and the name of a realm.
+/// How many bytes of a lock file are read: a process ID and the name of a realm.
 const HOLDER_BYTES_MAX: u64 = 256;
 
 /// A daemon's lock could not be taken.
@@ -24,7 +23,7 @@ pub enum LockError {
     /// Another daemon serves this socket.
     #[error("a daemon is running already{}", pid.map(|pid| format!(" (process {pid})")).unwrap_or_default())]
     AlreadyRunning {
-        /// Its process, as it wrote it, in its own PID namespace.
+        /// Its process, as it wrote into the lock file, in its own PID namespace. None: the file cannot be read.
         pid: Option<u32>,
     },
     /// The lock file cannot be opened or locked.
@@ -41,7 +40,7 @@ pub enum LockError {
     },
 }
 
-/// What to do where a file beside the socket cannot be written; `otherwise` if the disk is not full.
+/// Advice for a file beside the socket that cannot be written; `otherwise` if the disk is not full.
 pub(crate) fn writing_advice(error: &std::io::Error, otherwise: &'static str) -> &'static str {
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
@@ -51,15 +50,14 @@ pub(crate) fn writing_advice(error: &std::io::Error, otherwise: &'static str) ->
     }
 }
 
-/// Held by a daemon for life: while it is, the socket's path is that daemon's.
+/// The lock of a daemon, which it holds for life. The holder alone may listen at the socket's path.
 ///
-/// The file stays when the lock ends: removing it would let two daemons lock two files of
-/// one name.
+/// The file stays when the lock ends. If it were removed, two daemons could lock two files of the same name.
 #[derive(Debug)]
 pub struct DaemonLock {
     _file: File,
-    /// Shared by the daemons of a folder. It keeps systemd-tmpfiles, which removes what is old in `/tmp`, from the
-    /// folder and all in it (tmpfiles.d(5), "Age").
+    /// A shared lock on the folder, which stops systemd-tmpfiles from removing old files in it (tmpfiles.d(5), "Age"). None: it
+    /// could not be taken.
     _folder: Option<File>,
 }
 
@@ -69,8 +67,8 @@ impl DaemonLock {
         with_suffix(socket, ".daemon.lock")
     }
 
-    /// Takes the lock for a daemon of `realm`, or says who has it. Waits no longer than a client that looks
-    /// ([`probe`](Self::probe)) may have it in hand.
+    /// Takes the lock for a daemon of `realm`, or says who has it. Waits for 100 ms at most, since a client that probes the lock
+    /// ([`probe`](Self::probe)) holds it for a moment.
     pub fn take(path: &Path, realm: &str) -> Result<DaemonLock, LockError> {
         let mut tries_left = TAKE_TRIES;
         let mut file = loop {
@@ -96,8 +94,7 @@ impl DaemonLock {
         })
     }
 
-    /// The process and the realm of the daemon that listens at `socket`, as it wrote them into its lock file. None if
-    /// the file is not this user's.
+    /// The process and the realm that the daemon at `socket` wrote into its lock file. None if the file is not this user's.
     pub(crate) fn holder(socket: &Path) -> Option<(u32, String)> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = rustix::fs::open(Self::path_for(socket), flags, Mode::empty()).ok()?;
@@ -109,7 +106,7 @@ impl DaemonLock {
         read_holder(&mut file)
     }
 
-    /// Whether the lock is free, found by taking it for a moment.
+    /// Fails unless the lock is free. Takes it for a moment to find out.
     pub(crate) fn probe(path: &Path) -> Result<(), LockError> {
         lock(path).map(drop)
     }
@@ -124,12 +121,12 @@ fn lock(path: &Path) -> Result<File, LockError> {
     if try_lock(&file).map_err(system)? {
         return Ok(file);
     }
-    // For the message only; none if it cannot be read.
+    // For the error message only; None if the file cannot be read.
     let pid = read_holder(&mut file).map(|(pid, _)| pid);
     Err(LockError::AlreadyRunning { pid })
 }
 
-/// What a daemon wrote into its lock file: its process and its realm.
+/// The process and the realm that a daemon wrote into its lock file.
 fn read_holder(file: &mut File) -> Option<(u32, String)> {
     let mut text = String::new();
     let mut start = Read::by_ref(file).take(HOLDER_BYTES_MAX);
@@ -147,14 +144,14 @@ fn share(folder: &Path) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Held while a client starts a daemon.
+/// The lock that a client holds while it starts a daemon.
 #[derive(Debug)]
 pub(crate) struct StartLock {
     _file: File,
 }
 
 impl StartLock {
-    /// The lock, or none while somebody else has it.
+    /// Takes the lock; None while another client has it.
     pub(crate) fn try_take(socket: &Path) -> std::io::Result<Option<StartLock>> {
         let file = open(&with_suffix(socket, ".lock"))?;
         Ok(try_lock(&file)?.then_some(StartLock { _file: file }))
@@ -168,7 +165,7 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 fn open(path: &Path) -> std::io::Result<File> {
-    // NOFOLLOW: in a shared folder, a link could have us write into a file of ours.
+    // NOFOLLOW: in a shared folder, another user's link could make us overwrite a file of ours.
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     Ok(File::from(rustix::fs::open(
         path,
@@ -211,7 +208,7 @@ mod tests {
         let lock = |name: &str| DaemonLock::path_for(&folder.path().join(name));
         let one = DaemonLock::take(&lock("one.sock"), "lab").unwrap();
         let other = DaemonLock::take(&lock("other.sock"), "lab").unwrap();
-        // What systemd-tmpfiles tries before it removes anything in a folder.
+        // systemd-tmpfiles takes this lock before it removes anything in a folder.
         let opened = File::open(folder.path()).unwrap();
         assert!(!try_lock(&opened).unwrap());
         drop(one);

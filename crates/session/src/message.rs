@@ -1,8 +1,8 @@
-//! What clients and the daemon say to each other.
+//! The messages between clients and the daemon.
 //!
-//! One packet of a `SOCK_SEQPACKET` socket carries one [`ClientPacket`] or [`DaemonPacket`],
-//! encoded by postcard, with its file descriptors. Packets are bounded by [`MAX_PACKET_BYTES`]
-//! and [`MAX_PACKET_FDS`]; whoever sends more, or something that does not decode, is cut off.
+//! One packet of a `SOCK_SEQPACKET` socket carries one [`ClientPacket`] or [`DaemonPacket`], encoded by postcard, with its file
+//! descriptors. [`MAX_PACKET_BYTES`] and [`MAX_PACKET_FDS`] limit a packet. The receiver closes the session of a peer that sends
+//! more, or something that does not decode.
 
 use crate::device::{DeviceRow, SeatEnd};
 use crate::path::{ArrivalPath, PathKind};
@@ -15,15 +15,15 @@ pub const PROTOCOL_VERSION: u32 = 12;
 pub const MAX_PACKET_BYTES: usize = 80 * 1024;
 /// Most file descriptors that one packet carries.
 pub const MAX_PACKET_FDS: usize = 32;
-/// Open files (`ulimit -n`) without which a daemon could not serve anybody.
+/// The least limit of open files (`ulimit -n`) with which a daemon can work.
 pub const DAEMON_FILES_MIN: u64 = 512;
-/// Ranges that one lease or return names at most.
+/// The most ranges of one lease or return.
 pub const MAX_RANGES: usize = 256;
 /// Longest description of a path, with the reason why there is no faster one, in bytes of UTF-8. A listing has at most 64 subscribers and 64 hosts.
 pub const MAX_PATH_BYTES: usize = 300;
 /// Rows of one page of a listing.
 pub const PAGE_ROWS: usize = 64;
-/// Rows of one page of what links want to know, whose rows are longer.
+/// Rows of one page of [`Answer::Interest`], whose rows are longer.
 pub const INTEREST_ROWS: usize = 16;
 /// Longest reason why a publisher and a subscriber do not match, in bytes of UTF-8.
 pub const MAX_REASON_BYTES: usize = 500;
@@ -35,17 +35,17 @@ pub const MAX_REMOTE_HOSTS: usize = 64;
 pub const FIGURES_ROWS: usize = 16;
 /// Buckets of a [`Histogram`].
 pub const HISTOGRAM_BUCKETS: usize = 27;
-/// Publishers of former links that are remembered in a zone.
+/// How many publishers of earlier links processes a zone remembers.
 pub const MAX_DEPARTED: usize = 1024;
 /// Longest name of a host.
 pub const MAX_HOST_NAME: usize = 64;
-/// Longest text about a host.
+/// Longest text about a host, in bytes.
 pub const MAX_PEER_TEXT: usize = 300;
 /// Endpoints that are not reached, in a listing of hosts.
 pub const MAX_NOT_REACHED: usize = 16;
 /// Topics with lost or refused messages, in a listing of hosts.
 pub const MAX_PEER_TOPICS: usize = 32;
-/// The name of the process that has the links to other hosts. The daemon's own user or root only.
+/// The client name of the links' process. Only the daemon's own user and root may use it.
 pub const LINKS_CLIENT: &str = "rgaps-links";
 
 /// From a client.
@@ -61,23 +61,22 @@ pub struct ClientPacket {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(clippy::large_enum_variant)] // packets are short-lived
 pub enum DaemonPacket {
-    /// To the request of this number.
+    /// The answer to a request.
     Answer {
         /// The request's number.
         id: u64,
         /// Its outcome.
         result: Result<Answer, Refusal>,
     },
-    /// Unasked.
+    /// A message that answers no request.
     Notice(Notice),
 }
 
-/// Unasked news from the daemon.
+/// A message from the daemon that answers no request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Notice {
-    /// A pool that the client uses has more segments. Its packet carries their descriptors, so
-    /// that a message in them can be read even if the daemon dies now; those that are missing are
-    /// to be had with [`Request::Segments`].
+    /// A pool that the client uses has new segments. The packet carries their descriptors, so that the client can read messages in
+    /// them even if the daemon dies now. The client gets missing descriptors with [`Request::Segments`].
     PoolGrown {
         /// The zone.
         zone: ZoneId,
@@ -85,21 +84,20 @@ pub enum Notice {
         pool: u32,
         /// Number of the first segment in this packet.
         from: u32,
-        /// Their sizes; none if their descriptors could not be sent.
+        /// The sizes of the segments in bytes; empty if their descriptors could not be sent.
         bytes: Vec<u64>,
-        /// Whether the descriptors can be written through.
+        /// Whether the descriptors allow writing.
         writable: bool,
     },
-    /// A topic that the client subscribes to has got its pool: map it before the first message
-    /// comes, which may be when there is no daemon to ask. If the pool has segments already,
-    /// [`Notice::PoolGrown`] follows.
+    /// A topic that the client subscribes to now has its pool. The client maps it before the first message arrives, since then
+    /// there may be no daemon to ask. If the pool has segments already, [`Notice::PoolGrown`] follows.
     TopicPool {
         /// The zone.
         zone: ZoneId,
         /// The pool.
         pool: PoolGrant,
     },
-    /// Somebody wants memory of a pool that is full: give back what no message needs.
+    /// Somebody needs memory of a full pool: the client returns memory that no message needs.
     PoolShort {
         /// The zone.
         zone: ZoneId,
@@ -114,7 +112,7 @@ pub enum Notice {
         /// The other member, and what does not fit; at most [`MAX_REASON_BYTES`].
         reason: String,
     },
-    /// The daemon is going away on purpose; clients do not start another by themselves.
+    /// The daemon stops because somebody asked for it ([`Request::Stop`]); clients do not start another one by themselves.
     Stopping,
 }
 
@@ -127,7 +125,7 @@ pub type ZoneId = u128;
 pub enum History {
     /// The last `n` messages.
     KeepLast(u32),
-    /// All messages up to these limits; at a limit the oldest message goes, once no reliable subscriber needs it.
+    /// All messages up to these limits. At a limit the publisher drops the oldest message, once no reliable subscriber needs it.
     KeepAll {
         /// Limit in messages.
         messages: u32,
@@ -137,7 +135,7 @@ pub enum History {
 }
 
 impl History {
-    /// Messages kept at most.
+    /// The most messages that are kept.
     pub fn depth(self) -> u32 {
         match self {
             History::KeepLast(n) => n,
@@ -149,7 +147,7 @@ impl History {
 /// The quality of service that a publisher offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// What it keeps for subscribers that lag and, if `transient_local`, for late joiners.
+    /// The messages that it keeps for subscribers that lag and, if `transient_local`, for late joiners.
     pub history: History,
     /// Whether reliable subscribers may back-pressure it.
     pub reliable: bool,
@@ -166,19 +164,19 @@ pub struct Demand {
     pub reliable: bool,
     /// Whether to start with the kept history.
     pub transient_local: bool,
-    /// The subscriber's own queue: of the messages that wait for it, the newest so many; 0: all that publishers
-    /// keep. It asks nothing of publishers.
+    /// The length of the subscriber's own queue, in messages: it skips older ones. 0: all that publishers keep. Does not affect
+    /// matching.
     pub depth: u32,
 }
 
 impl Demand {
-    /// What serves both subscribers.
+    /// The least demand that serves both subscribers.
     pub fn and(self, other: Demand) -> Demand {
         let reliable = self.reliable || other.reliable;
         Demand {
             reliable,
             transient_local: self.transient_local || other.transient_local,
-            // One that is reliable skips nothing on its way to the host of who reads it.
+            // With a reliable subscriber, no message is skipped on the way to the subscribers' host.
             depth: match (reliable, self.depth, other.depth) {
                 (true, ..) | (_, 0, _) | (_, _, 0) => 0,
                 (false, one, other) => one.max(other),
@@ -187,18 +185,18 @@ impl Demand {
     }
 }
 
-/// In which role a client joins a topic.
+/// The role in which a client joins a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// Publish.
     Publisher(Offer),
     /// Subscribe.
     Subscriber(Demand),
-    /// Subscribe to every publisher of the type, whatever it offers: each meets the demand as far as it can.
+    /// Subscribe to every publisher of the type, whatever it offers. The demand applies as far as each publisher's offer allows.
     Observer(Demand),
 }
 
-/// Which side of a topic a slot is on.
+/// A side of a topic: publishers or subscribers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Side {
     /// `TopicRegion::publisher`.
@@ -207,7 +205,7 @@ pub enum Side {
     Subscriber,
 }
 
-/// A publisher or subscriber, by its place and the random number that makes it this one.
+/// Identifies a publisher or subscriber: its slot, and the random number that distinguishes it from other members of the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Member {
     /// Zone of the topic.
@@ -216,13 +214,13 @@ pub struct Member {
     pub topic: u32,
     /// Side.
     pub side: Side,
-    /// Slot on that side.
+    /// Its slot on that side.
     pub slot: u32,
     /// Incarnation of the slot.
     pub incarnation: u64,
 }
 
-/// A range of a pool in bytes, whole granules.
+/// A range of a pool, in bytes. It consists of whole granules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
     /// First byte.
@@ -231,58 +229,53 @@ pub struct Range {
     pub bytes: u64,
 }
 
-/// What a client can ask of the daemon. All but `Hello` need a welcome first.
+/// A client's request. The first one of a session must be `Hello`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {
-    /// First of every session. Answer: [`Answer::Welcome`].
+    /// The first request of a session. Answer: [`Answer::Welcome`].
     Hello {
         /// [`PROTOCOL_VERSION`].
         protocol: u32,
         /// [`rgaps_layout::LAYOUT_VERSION`].
         layout: u32,
-        /// The realm that the client means.
+        /// The realm that the client wants to join.
         realm: String,
-        /// What to call the client in listings.
+        /// The client's name in listings.
         name: String,
     },
-    /// Join a topic, creating it if need be. Answer: [`Answer::Joined`]; its packet carries two
-    /// descriptors when `ZoneGrant` is there: the registry (read-only, an open file description
-    /// of the client's own) and the control segment.
+    /// Join a topic, and create it if it does not exist. Answer: [`Answer::Joined`]. If that has a `ZoneGrant`, its packet carries
+    /// two descriptors: the registry (read-only, with an open file description of its own for this client) and the control segment.
     Join {
         /// The topic's name.
         topic: String,
-        /// Of a publisher: the type of its messages; empty: any. Of a subscriber: the type that it
-        /// expects; empty: any.
+        /// The type of a publisher's messages, or the type that a subscriber expects; empty: any.
         type_name: String,
-        /// Of a publisher: the domain its messages live in; none takes the topic's, or host if it has
-        /// none yet. Of a subscriber: the domain in which it reads, where messages of another are
-        /// copied to; none reads where they are.
+        /// For a publisher: the domain of its messages; None: the topic's domain, or the host if the topic has none yet. For a
+        /// subscriber: the domain in which it reads, to which publishers copy messages of other domains; None: the messages' own.
         domain: Option<Domain>,
         /// The role.
         role: Role,
-        /// The slowest path that will do, to each subscriber or from each publisher; none: any.
+        /// The slowest acceptable path to each subscriber, or from each publisher; None: any.
         require: Option<PathKind>,
-        /// Of a publisher of the links, which stands for one elsewhere: how its messages come here.
+        /// For a publisher of the links, which stands for one on another host: how its messages arrive here. Others: None.
         arrives_over: Option<ArrivalPath>,
     },
-    /// Leave. A publisher's history stays with the daemon as long as someone needs it; its leases
-    /// go with it. A subscriber has released all it held. Answer: [`Answer::Done`].
+    /// Leave a topic. The daemon keeps a publisher's history, and the leases under it, as long as somebody needs it. A subscriber
+    /// has released all its samples before. Answer: [`Answer::Done`].
     Leave(Member),
-    /// Look at a subscriber that has closed itself ([`SubscriberSlot::closed`](rgaps_layout::SubscriberSlot)): nobody
-    /// waits for it or copies for it any more. It leaves when it has released what it holds. Answer:
-    /// [`Answer::Done`].
+    /// Notice that a subscriber has closed itself ([`SubscriberSlot::closed`](rgaps_layout::SubscriberSlot)). Publishers stop waiting
+    /// and copying for it. It leaves when it has released its last sample. Answer: [`Answer::Done`].
     Close(Member),
-    /// A pool of a zone that the client is in; for a subscriber that joined before anyone had
-    /// named the topic's domain, and meets the pool in a descriptor, and for a publisher that has
-    /// subscribers reading elsewhere. Answer: [`Answer::Pool`].
+    /// Get a pool of a zone that the client is in. A subscriber needs it that joined before the topic had a domain, and finds the
+    /// pool in a descriptor; so does a publisher whose subscribers read in another domain. Answer: [`Answer::Pool`].
     Pool {
         /// The zone.
         zone: ZoneId,
         /// Index of the pool.
         pool: u32,
     },
-    /// Descriptors of a pool's segments from number `from` on, as many as fit in a packet; none
-    /// if there are none from there on. Answer: [`Answer::Segments`].
+    /// Get the descriptors of a pool's segments from number `from` on, as many as fit in a packet; none if the pool has no such
+    /// segments. Answer: [`Answer::Segments`].
     Segments {
         /// The zone.
         zone: ZoneId,
@@ -290,13 +283,13 @@ pub enum Request {
         pool: u32,
         /// First segment wanted.
         from: u32,
-        /// For a publisher of the pool, or of a topic that has a subscriber reading in it, and for the links'
-        /// process, whose network cards may not know what cannot be written; others get descriptors
-        /// that can only be read.
+        /// Whether the client wants to write. Allowed for a publisher of the pool, for a publisher of a topic with a subscriber that
+        /// reads in the pool, and for the links' process, whose network cards may be unable to register read-only memory. Others
+        /// get read-only descriptors.
         writable: bool,
     },
-    /// More memory for a publisher: at least one contiguous range of `bytes` (rounded up to
-    /// granules). Answer: [`Answer::Leased`], or `PoolFull`.
+    /// Lease more memory for a publisher: at least one contiguous range of `bytes` (rounded up to granules). Answer:
+    /// [`Answer::Leased`], or `PoolFull`.
     Lease {
         /// The publisher.
         publisher: Member,
@@ -305,7 +298,7 @@ pub enum Request {
         /// Contiguous bytes wanted.
         bytes: u64,
     },
-    /// Ranges that a publisher does not need any more. Answer: [`Answer::Done`].
+    /// Return ranges that a publisher no longer needs. Answer: [`Answer::Done`].
     Return {
         /// The publisher.
         publisher: Member,
@@ -314,86 +307,83 @@ pub enum Request {
         /// The ranges.
         ranges: Vec<Range>,
     },
-    /// The client is about to register the pages of a host pool with its CUDA driver, which holds on
-    /// to them: from the answer on, the daemon leaves the pool's free memory as it is, or others
-    /// would see other pages. For as long as the pool is there, whoever serves it.
-    /// Answer: [`Answer::Done`].
+    /// The client is about to register the pages of a host pool with its CUDA driver, which pins them. From the answer on, daemons
+    /// no longer return the pool's free memory to the system, as long as the pool exists: otherwise other processes would see
+    /// other pages there than the GPU. Answer: [`Answer::Done`].
     Pin {
         /// The zone.
         zone: ZoneId,
         /// Index of the pool.
         pool: u32,
     },
-    /// How a subscriber's messages reach it, for listings. Not kept when the daemon dies. Answer:
-    /// [`Answer::Done`].
+    /// Report how messages reach a subscriber, for listings. Lost when the daemon dies. Answer: [`Answer::Done`].
     Path {
         /// The subscriber.
         member: Member,
         /// At most [`MAX_PATH_BYTES`], no control characters.
         path: String,
     },
-    /// A publisher or subscriber forwards between its topic and a device topic, whose three descriptors the packet carries
-    /// (control, ring, words). Said again and again, so that a listing is recent and the next daemon knows. Gone with the
-    /// member. Answer: [`Answer::Seats`], which the client acts on.
+    /// Report that a publisher or subscriber forwards between its topic and a device topic, whose three descriptors the packet
+    /// carries (control, ring, words). The client repeats this, so that listings are recent and a new daemon knows it, too. Ends
+    /// with the member. Answer: [`Answer::Seats`], which the client carries out.
     Device {
         /// The publisher or subscriber.
         member: Member,
         /// The device topic as it is now.
         device: Box<DeviceRow>,
     },
-    /// The device topic that somebody forwards to or from a topic. The client enters the topic's zone, as with a join, and is the
-    /// owner of the seats that it takes. Answer: [`Answer::Device`]; its packet carries the three descriptors, and behind them
-    /// those of the zone if it comes with a grant.
+    /// Open the device topic that somebody forwards to or from a topic. The client enters the topic's zone, as with a join, and owns
+    /// the seats that it takes. Answer: [`Answer::Device`]; its packet carries the three descriptors, and behind them those of the
+    /// zone if there is a grant.
     OpenDevice {
         /// The topic's name.
         topic: String,
-        /// Whether the client's kernels publish; of others the ring's descriptor cannot be written through, where that is host
-        /// memory.
+        /// Whether the client's kernels publish. If not, and the ring is host memory, the ring's descriptor is read-only.
         publishes: bool,
     },
-    /// A doorbell for a wait set. Answer: [`Answer::Doorbell`].
+    /// Take a doorbell for a wait set. Answer: [`Answer::Doorbell`].
     TakeDoorbell {
         /// The zone.
         zone: ZoneId,
     },
-    /// Done with a doorbell. Answer: [`Answer::Done`].
+    /// Return a doorbell. Answer: [`Answer::Done`].
     ReturnDoorbell {
         /// The zone.
         zone: ZoneId,
         /// Its index.
         doorbell: u32,
     },
-    /// A timeline for a stream. Its value is as the daemon leaves it: points count on from there.
+    /// Take a timeline for a stream. The client's points continue from its current value.
     /// Answer: [`Answer::Timeline`].
     TakeTimeline {
         /// The zone.
         zone: ZoneId,
     },
-    /// Done with a timeline: its last point was waited for. Answer: [`Answer::Done`].
+    /// Return a timeline after it has reached its last point. Answer: [`Answer::Done`].
     ReturnTimeline {
         /// The zone.
         zone: ZoneId,
         /// Its index.
         timeline: u32,
     },
-    /// The client lives, but its CUDA context is lost, and with it all GPU work that it had queued.
-    /// Ends its timelines as its death would, and takes them back. Answer: [`Answer::Done`].
+    /// Report that the client's CUDA context is lost, and with it all its queued GPU work. The daemon ends the client's timelines as
+    /// if the client had died, and takes them back. Answer: [`Answer::Done`].
     GpuLost {
         /// The zone.
         zone: ZoneId,
     },
-    /// After the daemon was restarted: first packet of a zone's handing back, with the
-    /// descriptors of registry and control segment. Answer: [`Answer::Zone`].
+    /// Begin to hand a zone back to a new daemon. The packet carries the descriptors of registry and control segment. Answer:
+    /// [`Answer::Zone`].
     HandBack {
         /// The zone.
         zone: ZoneId,
-        /// The client's index in the registry, on whose byte it holds its lock.
+        /// The client's index in the registry. The client holds a lock on the registry's byte of this number.
         client_index: u32,
         /// The random number in its record.
         client_id: u64,
     },
-    /// Then, per pool the client has mapped: the descriptors of its segments, in order, as many
-    /// packets as it takes. Answer: [`Answer::Done`].
+    /// Second step of handing back, for each pool that the client has mapped: packets with the descriptors of its segments, in
+    /// order. Answer: [`Answer::Done`].
     HandBackSegments {
         /// The zone.
         zone: ZoneId,
@@ -402,7 +392,8 @@ pub enum Request {
         /// Number of the first segment in this packet.
         from: u32,
     },
-    /// Then, per member, what the client still has; of a publisher, per pool. Answer: [`Answer::Done`].
+    /// Third step of handing back, for each member that the client still has, and each pool of a publisher. Answer:
+    /// [`Answer::Done`].
     Claim {
         /// The member.
         member: Member,
@@ -411,8 +402,7 @@ pub enum Request {
         /// Leases of a publisher, in packets of at most [`MAX_RANGES`].
         ranges: Vec<Range>,
     },
-    /// Last: the doorbells of its wait sets, and its timelines; what it did not claim is given up.
-    /// Answer: [`Answer::Done`].
+    /// Last step of handing back. The daemon frees what the client has neither claimed nor listed here. Answer: [`Answer::Done`].
     HandedBack {
         /// The zone.
         zone: ZoneId,
@@ -421,102 +411,100 @@ pub enum Request {
         /// Timelines taken for streams.
         timelines: Vec<u32>,
     },
-    /// How the daemon is. Answer: [`Answer::Status`].
+    /// Get the state of the daemon. Answer: [`Answer::Status`].
     Status,
-    /// Topics that the client may see, by name, from row `from` on. Answer: [`Answer::Topics`].
+    /// List the topics that the client may see, by name, from row `from` on. Answer: [`Answer::Topics`].
     Topics {
         /// First row wanted.
         from: u32,
     },
-    /// One topic's members. Answer: [`Answer::Topic`].
+    /// List one topic's members. Answer: [`Answer::Topic`].
     Topic {
         /// Its name.
         topic: String,
     },
-    /// Drop the history that publishers of a topic left who are gone, if the client may publish there. Answer:
+    /// Drop the history that closed or dead publishers left in a topic, if the client may publish there. Answer:
     /// [`Answer::Forgotten`].
     Forget {
         /// The topic's name.
         topic: String,
     },
-    /// All pools. Answer: [`Answer::Pools`].
+    /// List all pools. Answer: [`Answer::Pools`].
     Pools,
-    /// Client processes, from row `from` on. Answer: [`Answer::Clients`].
+    /// List client processes, from row `from` on. Answer: [`Answer::Clients`].
     Clients {
         /// First row wanted.
         from: u32,
     },
-    /// Leave, for good: only from the daemon's own user or root. Answer: [`Answer::Done`].
+    /// Stop the daemon. Only the daemon's own user and root may do this. Answer: [`Answer::Done`].
     Stop,
-    /// Stay without clients, until somebody asks for [`Stop`](Self::Stop): only from the daemon's own user or root.
-    /// Answer: [`Answer::Done`].
+    /// Make the daemon stay without clients until a [`Stop`](Self::Stop). Only the daemon's own user and root may do this. Answer:
+    /// [`Answer::Done`].
     Stay,
-    /// Links: who publishes and subscribes on this host, themselves left out, from row `from` on, if
-    /// anything has changed since `known`. Answer: [`Answer::Interest`].
+    /// For the links only: list publishers and subscribers of this host, except those of the links, from row `from` on, if anything
+    /// has changed since version `known`. Answer: [`Answer::Interest`].
     Interest {
-        /// The version that is known; 0: none.
+        /// The version that the links know; 0: none.
         known: u64,
         /// First row wanted.
         from: u32,
     },
-    /// For the links only: hosts between which and this one a topic does not cross, and why; or from which it
-    /// comes, and where it lands. Takes the place of what was said before; empty: there is nothing to say.
-    /// Answer: [`Answer::Done`].
+    /// For the links only: report hosts to or from which a topic does not cross, and why; and hosts from which it arrives, and in
+    /// which domain. Replaces the topic's earlier report. Answer: [`Answer::Done`].
     Unserved {
         /// The topic's name.
         topic: String,
-        /// At most [`MAX_REMOTE_HOSTS`], those ready whose messages come here.
+        /// At most [`MAX_REMOTE_HOSTS`]; `ready` marks hosts whose messages arrive here. Empty: nothing to report.
         hosts: Vec<RemoteRow>,
     },
-    /// Links: whom a subscriber of theirs stands for. Not kept when the daemon dies. Answer:
-    /// [`Answer::Done`].
+    /// For the links only: report the subscribers on other hosts for which one of the links' own stands. Lost when the daemon dies.
+    /// Answer: [`Answer::Done`].
     StandsFor {
         /// The subscriber.
         member: Member,
         /// At most [`MAX_REMOTE_HOSTS`].
         hosts: Vec<RemoteRow>,
     },
-    /// Links: how messages of a publisher of theirs come to this host now. Not kept when the daemon dies. Answer:
-    /// [`Answer::Done`].
+    /// For the links only: report how messages of one of their publishers now arrive at this host. Lost when the daemon dies.
+    /// Answer: [`Answer::Done`].
     ComesOver {
         /// The publisher.
         member: Member,
-        /// As with [`Request::Join`].
+        /// As `arrives_over` of [`Request::Join`].
         over: ArrivalPath,
     },
-    /// Links: the other hosts, as they are. Kept as long as the session. Answer: [`Answer::Done`].
+    /// For the links only: report the state of the other hosts. Kept as long as the session. Answer: [`Answer::Done`].
     SetPeers(PeersInfo),
-    /// The other hosts. Answer: [`Answer::Peers`].
+    /// List the other hosts. Answer: [`Answer::Peers`].
     Peers,
-    /// Links: what was counted and timed on the link with a host. Kept as long as the session. Answer:
+    /// For the links only: report the counters and times of the link to a host. Kept as long as the session. Answer:
     /// [`Answer::Done`].
     SetFigures(Box<LinkFigures>),
-    /// What was counted and timed on links, by hosts, from row `from` on. Answer: [`Answer::Figures`].
+    /// Get the counters and times of links, by hosts, from row `from` on. Answer: [`Answer::Figures`].
     Figures {
         /// First row wanted.
         from: u32,
     },
-    /// Which of these settings the daemon does not have: keys of its configuration, with the values that the client's
-    /// has, as TOML. Answer: [`Answer::Unlike`].
+    /// Compare keys of the client's configuration with the daemon's. Answer: [`Answer::Unlike`].
     Compare {
-        /// Keys and values.
+        /// Keys with dots, and the client's values as TOML.
         settings: Vec<(String, String)>,
     },
-    /// How it is with MPS. Answer: [`Answer::Mps`].
+    /// Get the state of MPS. Answer: [`Answer::Mps`].
     Mps,
-    /// This process's CUDA contexts are made through the MPS of this pipe directory, so its end does
-    /// not end its work on GPUs; that MPS is asked then. Answer: [`Answer::Done`].
+    /// Report that this process's CUDA contexts use the MPS of this pipe directory. The GPU work of such a process may outlive it, so
+    /// the daemon asks that MPS when the process has ended. Answer: [`Answer::Done`].
     UnderMps {
         /// `CUDA_MPS_PIPE_DIRECTORY`, or the default: absolute.
         pipe_directory: String,
     },
 }
 
-/// What the daemon answers.
+/// The daemon's answer to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(clippy::large_enum_variant)] // answers are rare and short-lived
 pub enum Answer {
-    /// Done.
+    /// The request was carried out.
     Done,
     /// To `Hello`.
     Welcome {
@@ -524,18 +512,18 @@ pub enum Answer {
         version: String,
         /// Its process, in its own PID namespace.
         pid: u32,
-        /// Random, changes with every daemon.
+        /// A random number that identifies the daemon's process.
         daemon: u64,
-        /// Zones that a predecessor left and that wait to be handed back.
+        /// Whether the daemon waits for clients to hand back zones of its predecessor.
         expects_hand_back: bool,
     },
     /// To `Join`.
     Joined {
-        /// What was joined.
+        /// The new member.
         member: Member,
-        /// There when this is the session's first topic in the zone.
+        /// The client's place in the zone, if this is the session's first topic there.
         grant: Option<ZoneGrant>,
-        /// Of the topic in the control segment.
+        /// Offset of the topic's `TopicRegion` in the control segment.
         region_offset: u64,
         /// Random number of the topic.
         topic_id: u64,
@@ -543,22 +531,21 @@ pub enum Answer {
         doorbell: u32,
         /// Geometry and history of the publisher's own ring; zeros for a subscriber.
         ring: Ring,
-        /// The topic's pool, once a publisher has come.
+        /// The topic's pool; None before its first publisher has joined.
         pool: Option<PoolGrant>,
-        /// The pool that a subscriber reads in, where that is another than the topic's, or there is
-        /// none yet.
+        /// The pool in which a subscriber reads, if that is not the topic's pool, or if the topic has none yet.
         reads: Option<PoolGrant>,
     },
     /// To `Pool`.
     Pool(PoolGrant),
-    /// To `Segments`; the packet carries a descriptor per entry.
+    /// To `Segments`. The packet carries one descriptor per entry.
     Segments {
-        /// Bytes of each.
+        /// The size of each segment in bytes.
         bytes: Vec<u64>,
     },
     /// To `Lease`.
     Leased {
-        /// The ranges; the first is as large as was asked for.
+        /// The ranges. The first one has at least the requested size.
         ranges: Vec<Range>,
     },
     /// To `OpenDevice`.
@@ -567,7 +554,7 @@ pub enum Answer {
         device: Box<DeviceRow>,
         /// The topic's zone.
         zone: ZoneId,
-        /// The client's place in it, if it was not in it.
+        /// The client's place in the zone, if the client has just entered it.
         grant: Option<ZoneGrant>,
     },
     /// To `Device`: seats to free, and seats whose subscribers are to be evicted.
@@ -599,20 +586,20 @@ pub enum Answer {
     Pools(Vec<PoolRow>),
     /// To `Clients`.
     Clients(Vec<ClientRow>),
-    /// To `Compare`: the keys that the daemon's configuration has another value for.
+    /// To `Compare`: the keys for which the daemon's configuration has another value.
     Unlike(Vec<String>),
     /// To `Mps`.
     Mps(MpsInfo),
     /// To `Interest`.
     Interest {
-        /// Changes with who is in which topic.
+        /// Changes whenever a member joins or leaves a topic.
         version: u64,
-        /// Random, changes with every daemon.
+        /// A random number that identifies the daemon's process.
         daemon: u64,
-        /// None of them if nothing has changed.
+        /// Empty if nothing has changed.
         rows: Vec<InterestRow>,
-        /// To who knows nothing yet: incarnations of publishers of former links, and how many messages
-        /// each published; the last [`MAX_DEPARTED`].
+        /// Only if `known` was 0: incarnations of publishers of earlier links processes, and how many messages each published; the
+        /// last [`MAX_DEPARTED`].
         departed: Vec<(u64, u64)>,
     },
     /// To `Peers`.
@@ -624,7 +611,7 @@ pub enum Answer {
 /// A client's place in a zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZoneGrant {
-    /// Index of its record in the registry: the byte to lock (`F_OFD_SETLK`, read).
+    /// Index of its record in the registry. The client takes a read lock (`F_OFD_SETLK`) on the registry's byte of this number.
     pub client_index: u32,
     /// Random number in its record.
     pub client_id: u64,
@@ -633,9 +620,9 @@ pub struct ZoneGrant {
 /// A publisher's ring in the control segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ring {
-    /// Of its `PublisherRegion`.
+    /// Offset of its `PublisherRegion`.
     pub region_offset: u64,
-    /// Descriptors.
+    /// Descriptors in the ring.
     pub ring_capacity: u32,
     /// Entries of the block table.
     pub block_capacity: u32,
@@ -652,9 +639,9 @@ pub struct PoolGrant {
     pub pool: u32,
     /// Where its bytes are.
     pub domain: Domain,
-    /// Address range to reserve.
+    /// The address range that the client reserves, in bytes.
     pub cap_bytes: u64,
-    /// Segments there are.
+    /// The number of its segments.
     pub segments: u32,
 }
 
@@ -691,9 +678,9 @@ pub enum RefusalCode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// For programs.
+    /// Its kind, for programs.
     pub code: RefusalCode,
-    /// For people.
+    /// The reason, for people.
     pub message: String,
 }
 
@@ -716,7 +703,7 @@ pub struct Status {
     pub blocks_reclaimed: u64,
     /// Sessions that the daemon closed because of a protocol violation.
     pub sessions_cut_off: u64,
-    /// Whether clients of the previous daemon are still awaited: some of them, or the memory that they hand back.
+    /// Whether the daemon still waits for clients of its predecessor, or for the memory that they hand back.
     pub recovering: bool,
     /// History that closed or dead publishers left for late joiners. The daemon stays as long as there is any.
     pub kept: KeptHistory,
@@ -803,7 +790,7 @@ pub struct TopicRow {
     pub remote: u32,
     /// Publishers that wait for reliable subscribers to make room.
     pub waiting: u32,
-    /// Its messages come from a device topic, or go to one.
+    /// Whether a bridge forwards its messages from or to a device topic.
     pub is_device: bool,
 }
 
@@ -846,7 +833,7 @@ pub struct PublisherRow {
     pub type_name: String,
     /// Subscribers that do not match it.
     pub mismatched: u32,
-    /// It has closed or died, and its history is kept.
+    /// Whether it has closed or died while its history is kept.
     pub orphan: bool,
     pub start: u64,
     pub head: u64,
@@ -855,7 +842,7 @@ pub struct PublisherRow {
     /// How much of the leased memory is used, and for what.
     pub uses: MemoryUses,
     pub blocks_used: u32,
-    /// How often it continued without a slow reliable subscriber.
+    /// How often it stopped waiting for a slow reliable subscriber.
     pub drops: u64,
     /// Slots of the reliable subscribers that it waits for, one bit each: they have not read the oldest message that it keeps.
     pub waits_for: u64,
@@ -908,7 +895,7 @@ pub struct SubscriberRow {
     pub client: String,
     pub pid: u32,
     pub demand: Demand,
-    /// It is an observer: it matches every publisher of its type, whatever that offers.
+    /// Whether it is an observer, which matches every publisher of its type.
     pub observer: bool,
     /// The type that it expects; empty if it takes any.
     pub type_name: String,
@@ -917,9 +904,9 @@ pub struct SubscriberRow {
     pub received: u64,
     pub missed: u64,
     pub held: u32,
-    /// Messages behind the heads of the publishers that match it.
+    /// How many messages of matching publishers it has not received yet.
     pub lag: u64,
-    /// Publishers that do not wait for it, though it is reliable, since it was slow: as of their last messages.
+    /// How many publishers stopped waiting for this reliable subscriber, since it was slow, as of their last messages.
     pub dropped_by: u32,
     /// The domain in which it reads, if that is not the domain of the messages.
     pub domain: Option<Domain>,
@@ -938,7 +925,7 @@ pub struct PoolRow {
     pub segment_bytes: u64,
     pub segments: u32,
     pub leased_bytes: u64,
-    /// Who gave the memory: see the configuration's `pool.host.provider`; "driver" for GPUs.
+    /// The provider of the memory: as in the configuration's `pool.host.provider`; "driver" for GPUs.
     pub provider: String,
     pub pages: String,
     /// The requested NUMA node, and the percentage of sampled pages that are on it.
@@ -1002,17 +989,17 @@ pub struct MpsInfo {
 pub struct InterestRow {
     /// Its name.
     pub name: String,
-    /// Where its messages live, once somebody has said so.
+    /// The domain of its messages; None before the first publisher has joined.
     pub domain: Option<Domain>,
-    /// Publishers of this host, and those that left a history.
+    /// Publishers of this host, including closed and dead ones whose history is kept.
     pub publishers: Vec<InterestPublisher>,
-    /// Incarnations of publishers that links, also former ones, have or had here.
+    /// Incarnations of publishers that the links, or earlier links processes, have or had here.
     pub landed: Vec<u64>,
     /// Subscribers of this host.
     pub subscribers: u32,
-    /// All that any of them asks for.
+    /// The demands of all of them, combined by [`Demand::and`].
     pub demand: Demand,
-    /// Domains that they read in, those that name one: each once.
+    /// The domains in which they asked to read, without duplicates.
     pub readers: Vec<Domain>,
 }
 
@@ -1023,11 +1010,11 @@ pub struct InterestPublisher {
     pub incarnation: u64,
     /// The declared type of its messages; empty if it declares none.
     pub type_name: String,
-    /// What it promises.
+    /// The quality of service that it offers.
     pub offer: Offer,
-    /// It left or died; its history is kept.
+    /// Whether it has closed or died while its history is kept.
     pub orphan: bool,
-    /// The slowest path that will do.
+    /// The slowest acceptable path; None: any.
     pub require: Option<PathKind>,
 }
 
@@ -1036,11 +1023,11 @@ pub struct InterestPublisher {
 pub struct RemoteRow {
     /// Its name.
     pub host: String,
-    /// How many.
+    /// The number of its subscribers.
     pub subscribers: u32,
     /// Whether messages reach them.
     pub ready: bool,
-    /// Over what path messages reach them, or why they do not.
+    /// The path by which messages reach them, or the reason why none do.
     pub path: String,
 }
 
@@ -1053,15 +1040,15 @@ pub struct PeersInfo {
     pub peers: Vec<PeerRow>,
     /// Configured endpoints of hosts that cannot be reached, at most [`MAX_NOT_REACHED`].
     pub not_reached: Vec<NotReached>,
-    /// Whether network cards know the host's pools as dma-bufs, or why by their addresses; none where no card knows any
-    /// or segments are no dma-bufs. The reason has at most [`MAX_PEER_TEXT`] bytes.
+    /// Whether network cards have registered the host's pools as dma-bufs; if not, the reason why they use addresses, in at most
+    /// [`MAX_PEER_TEXT`] bytes. None: no card has registered a pool, or segments are no dma-bufs.
     pub dma_bufs: Option<Result<(), String>>,
     /// Traces of single messages.
     pub traces: TraceFigures,
 }
 
 impl PeersInfo {
-    /// Hosts that messages neither come from nor go to now.
+    /// The names of hosts to and from which no messages cross now.
     pub fn not_linked(&self) -> impl Iterator<Item = &str> {
         let apart = self.peers.iter().filter(|peer| peer.state.is_apart());
         apart.map(|peer| peer.host.as_str())
@@ -1071,9 +1058,9 @@ impl PeersInfo {
 /// An endpoint of another host that cannot be reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotReached {
-    /// As the configuration names it. At most [`MAX_PEER_TEXT`] bytes, like the reason.
+    /// The endpoint as configured, at most [`MAX_PEER_TEXT`] bytes.
     pub endpoint: String,
-    /// Why.
+    /// Why it cannot be reached, at most [`MAX_PEER_TEXT`] bytes.
     pub reason: String,
 }
 
@@ -1105,7 +1092,7 @@ pub struct PeerRow {
     pub lanes: u32,
     /// The slowest path of its lanes.
     pub path: PathKind,
-    /// What the lanes use (TCP, TLS, RDMA), and why they use nothing faster.
+    /// The lanes' transports (TCP, TLS, RDMA), and why they use no faster one.
     pub over: String,
     pub why_not: String,
     /// Topics that are sent to this host, and that are received from it.
@@ -1138,21 +1125,21 @@ pub struct PeerTopic {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PeerState {
-    /// It is known, and not linked yet.
+    /// This host knows it, and has no link to it yet.
     #[default]
     Joining,
     /// It is linked, and messages cross.
     Linked,
-    /// It was known, and has gone.
+    /// It was linked, and has disappeared.
     Lost,
     /// A link to it is refused.
     Refused,
-    /// Messages cross through another host.
+    /// Messages cross through another host, without a direct link.
     Through,
 }
 
 impl PeerState {
-    /// No messages cross to it or from it.
+    /// Whether no messages cross to or from it.
     pub fn is_apart(self) -> bool {
         matches!(self, Self::Joining | Self::Lost | Self::Refused)
     }
@@ -1222,13 +1209,13 @@ pub struct RdmaFigures {
 pub enum Stage {
     /// From publishing until the links take it.
     Take,
-    /// From then until its first byte is written to a lane.
+    /// From the end of the previous stage until its first byte is written to a lane.
     Queue,
-    /// From then until the other host has acknowledged it, and so published it.
+    /// From the end of the previous stage until the other host has acknowledged, and so published, the message.
     Wire,
-    /// On the receiving host, from having a receive buffer until all bytes have arrived and it is the message's turn.
+    /// On the receiving host, from allocating the receive buffer until all bytes have arrived and it is the message's turn.
     Land,
-    /// From then until it is published.
+    /// From the end of the previous stage until it is published.
     Publish,
     /// From publishing until it is published on the receiving host, by the wall clocks of both hosts.
     Total,
@@ -1239,6 +1226,6 @@ pub enum Stage {
 pub struct Histogram {
     /// The sum of all times, in nanoseconds.
     pub sum_ns: u64,
-    /// How many times fall into each bucket: up to 1 us, 2 us, 4 us and so on; the last bucket has all longer ones.
+    /// How many times are in each bucket: up to 1 us, 2 us, 4 us and so on; the last bucket has all longer times.
     pub counts: [u64; HISTOGRAM_BUCKETS],
 }

@@ -1,8 +1,8 @@
-//! Asking an MPS control daemon: NVIDIA's program `nvidia-cuda-mps-control` reads commands from its
-//! standard input and passes them to the daemon of `CUDA_MPS_PIPE_DIRECTORY`.
+//! Sends commands to an MPS control daemon. NVIDIA's program `nvidia-cuda-mps-control` reads commands from its standard input and
+//! passes them to the daemon of `CUDA_MPS_PIPE_DIRECTORY`.
 //!
-//! That program may hang with its daemon, so every question has a limit after which it is killed.
-//! What comes back is read strictly: an answer that is not a list of numbers proves nothing.
+//! That program may hang with its daemon, so every command has a time limit, after which the program is killed. Answers are parsed
+//! strictly: an answer that is not a list of numbers proves nothing.
 
 use crate::unblock_signals;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -15,34 +15,34 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Names the directory through which processes find their MPS.
+/// The environment variable with the directory through which processes find their MPS.
 pub const MPS_PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
-/// Names the directory that MPS logs to.
+/// The environment variable with the directory to which MPS logs.
 pub const MPS_LOG_VARIABLE: &str = "CUDA_MPS_LOG_DIRECTORY";
 /// Where the CUDA driver looks when the variable is not set.
 pub const MPS_DEFAULT_PIPE_DIRECTORY: &str = "/tmp/nvidia-mps";
-/// NVIDIA's program, looked for on the `PATH`.
+/// NVIDIA's program, which is searched on the `PATH`.
 pub const MPS_CONTROL_PROGRAM: &str = "nvidia-cuda-mps-control";
 /// Longest directory whose sockets have names that fit a Unix address (107 bytes), with room for
 /// "/control_privileged" and what a later MPS may add.
 pub const MPS_PIPE_PATH_MAX: usize = 84;
-/// Clients of one MPS on a GPU, as NVIDIA documents it: Volta and later, and before.
+/// The most clients of one MPS on a GPU by NVIDIA's documentation: since Volta, and before.
 pub const MPS_CLIENTS_MAX: (u32, u32) = (48, 16);
 
-/// What an answer may be long.
+/// How many bytes of an answer are kept.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// What is read of the file with a process's number.
+/// How many bytes of the file with the process ID are read.
 const PID_BYTES_MAX: usize = 32;
-/// What an error quotes of an answer.
+/// How many characters of an answer an error quotes.
 const QUOTED_CHARS_MAX: usize = 200;
-/// How often one looks whether a program that closed its output has ended.
+/// How often to check whether a program that closed its output has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// MPS's control was asked in vain.
+/// A command to an MPS control daemon failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MpsError {
-    /// NVIDIA's program is not there.
+    /// NVIDIA's program is not on the `PATH`.
     #[error(
         "the program '{MPS_CONTROL_PROGRAM}' is not on the PATH; install the package of the NVIDIA driver that \
          contains it (nvidia-compute-utils), or mount it into the container"
@@ -51,12 +51,12 @@ pub enum MpsError {
     /// The program cannot be run.
     #[error("running '{MPS_CONTROL_PROGRAM}' failed: {0}")]
     Spawn(std::io::Error),
-    /// No control daemon answers there, or it says no.
+    /// No control daemon runs there, or it refuses the command.
     #[error("the MPS control daemon at '{}' refuses '{command}' ({status}): {answer}", directory.display())]
     Refused {
         /// The pipe directory.
         directory: PathBuf,
-        /// What was asked.
+        /// The command.
         command: String,
         /// How the program ended.
         status: ExitStatus,
@@ -71,24 +71,24 @@ pub enum MpsError {
     NoAnswer {
         /// The pipe directory.
         directory: PathBuf,
-        /// What was asked.
+        /// The command.
         command: String,
-        /// How long one waited.
+        /// The time limit.
         limit: Duration,
     },
-    /// An answer that is not what it should be.
+    /// The answer is not a list of processes.
     #[error("the MPS control daemon at '{}' answers '{command}' with something that is not a list of processes: {answer}", directory.display())]
     Unclear {
         /// The pipe directory.
         directory: PathBuf,
-        /// What was asked.
+        /// The command.
         command: String,
         /// Its answer.
         answer: String,
     },
 }
 
-/// An MPS server and its clients, by their processes as MPS numbers them.
+/// An MPS server and its clients, by the process IDs that MPS reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MpsServer {
     /// The server.
@@ -104,15 +104,15 @@ pub struct MpsControl {
 }
 
 impl MpsControl {
-    /// The one of this pipe directory, whether or not there is one.
+    /// The control daemon of this pipe directory. Does not check that it runs.
     pub fn at(directory: impl Into<PathBuf>) -> MpsControl {
         MpsControl {
             directory: directory.into(),
         }
     }
 
-    /// The one that this process's CUDA driver would use: that of `CUDA_MPS_PIPE_DIRECTORY`, else of
-    /// the default directory. None: there is no control's socket.
+    /// The control daemon that this process's CUDA driver would use: that of `CUDA_MPS_PIPE_DIRECTORY`, or else of the default
+    /// directory. None: the directory has no socket of a control daemon.
     pub fn of_this_process() -> Option<MpsControl> {
         let named = std::env::var_os(MPS_PIPE_VARIABLE).map(PathBuf::from);
         let directory = named.unwrap_or_else(|| PathBuf::from(MPS_DEFAULT_PIPE_DIRECTORY));
@@ -124,13 +124,13 @@ impl MpsControl {
         &self.directory
     }
 
-    /// Whether the socket of a control daemon is there; it may be a dead one's.
+    /// Whether the directory has the socket of a control daemon, which may be dead.
     pub fn has_socket(&self) -> bool {
         self.directory.is_absolute() && self.directory.join("control").exists()
     }
 
-    /// The process of the control daemon, as it wrote it down, in its own PID namespace. Only a regular file counts,
-    /// and only its first bytes are read: anyone can have made it.
+    /// The process ID that the control daemon wrote into its file, in its own PID namespace. Reads only a regular file, and only
+    /// its first bytes, since anyone can have created it.
     pub fn recorded_pid(&self) -> Option<u32> {
         let path = self.directory.join(format!("{MPS_CONTROL_PROGRAM}.pid"));
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -153,7 +153,7 @@ impl MpsControl {
         self.ask("get_server_list", limit).is_ok()
     }
 
-    /// All servers with their clients. A server that ends meanwhile is an error; ask again.
+    /// All servers with their clients. Fails if a server ends meanwhile; then ask again.
     pub fn servers(&self, limit: Duration) -> Result<Vec<MpsServer>, MpsError> {
         let pids = self.list("get_server_list", limit)?;
         let servers = pids.into_iter().map(|pid| {
@@ -163,7 +163,7 @@ impl MpsControl {
         servers.collect()
     }
 
-    /// Ends what a client has on the GPUs; its process, if it lives, stays.
+    /// Ends a client's GPU work and contexts. Its process, if it lives, continues.
     pub fn terminate(&self, server: u32, client: u32, limit: Duration) -> Result<(), MpsError> {
         self.ask(&format!("terminate_client {server} {client}"), limit)
             .map(drop)
@@ -186,7 +186,7 @@ impl MpsControl {
             .collect()
     }
 
-    /// Passes a command on and gives what comes back.
+    /// Passes a command to the control daemon, and returns the answer. Kills NVIDIA's program after `limit`.
     pub fn ask(&self, command: &str, limit: Duration) -> Result<String, MpsError> {
         let deadline = Instant::now() + limit;
         let no_answer = || MpsError::NoAnswer {
@@ -215,12 +215,12 @@ impl MpsControl {
         }
     }
 
-    /// Has the control daemon take no more clients and end when it has none. The program that is told
-    /// so ends with it; nobody has to wait for it.
+    /// Makes the control daemon accept no more clients, and end after its last client. Returns NVIDIA's program, which ends at the
+    /// same time; the caller need not wait for it.
     pub fn quit_when_idle(&self) -> Result<Child, MpsError> {
         let mut program = self.program();
         program.stdout(Stdio::null()).stderr(Stdio::null());
-        // It may outlive us, also when Ctrl-C ends us.
+        // In a process group of its own, so that Ctrl-C does not end it with us.
         program.process_group(0);
         start(&mut program, "quit")
     }
@@ -232,7 +232,7 @@ impl MpsControl {
         let mut program = self.program();
         program.stdout(writer).stderr(errors);
         let child = start(&mut program, command)?;
-        // Its copies of the pipe go with `program`, so that we see the end.
+        // Dropping `program` closes our copies of the pipe's writing end, so that we see the end of the output.
         Ok((child, output))
     }
 
@@ -244,7 +244,7 @@ impl MpsControl {
     }
 }
 
-/// Starts the program with a command for it to read.
+/// Starts the program, and writes a command to its standard input.
 fn start(program: &mut Command, command: &str) -> Result<Child, MpsError> {
     let spawned = program.stdin(Stdio::piped()).spawn();
     let mut child = spawned.map_err(|error| match error.kind() {
@@ -252,8 +252,8 @@ fn start(program: &mut Command, command: &str) -> Result<Child, MpsError> {
         _ => MpsError::Spawn(error),
     })?;
     if let Some(mut input) = child.stdin.take() {
-        // Shorter than a pipe, so it is never waited for. A program that ended without reading says
-        // why on its output.
+        // The command fits the pipe's buffer, so this does not block. If the program ended without reading it, its output says
+        // why.
         let _ = input.write_all(format!("{command}\n").as_bytes());
     }
     Ok(child)
@@ -268,12 +268,12 @@ fn quoted(answer: &str) -> String {
 }
 
 fn end(child: &mut Child) {
-    // It is gone already, or is now; a zombie would stay otherwise.
+    // Fails if the program has ended already. Waiting reaps it in either case.
     let _ = child.kill();
     let _ = child.wait();
 }
 
-/// The exit status, or none when the time is over.
+/// Waits for the exit status; None at the deadline.
 fn wait(child: &mut Child, deadline: Instant) -> std::io::Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait()? {
@@ -286,7 +286,7 @@ fn wait(child: &mut Child, deadline: Instant) -> std::io::Result<Option<ExitStat
     }
 }
 
-/// All that comes until the end. `Err(None)`: the time is over.
+/// Reads the output until its end. `Err(None)`: the deadline has passed.
 fn read_all(from: &OwnedFd, deadline: Instant) -> Result<String, Option<std::io::Error>> {
     let mut answer = Vec::new();
     loop {
@@ -305,7 +305,7 @@ fn read_all(from: &OwnedFd, deadline: Instant) -> Result<String, Option<std::io:
         let mut bytes = [0u8; 4096];
         match rustix::io::read(from, &mut bytes) {
             Ok(0) => return Ok(String::from_utf8_lossy(&answer).into_owned()),
-            // The rest is read and forgotten: what is so long is no list that we could use.
+            // Bytes beyond the limit are read and dropped: no valid list is that long.
             Ok(count) if answer.len() < ANSWER_BYTES_MAX => {
                 answer.extend_from_slice(&bytes[..count])
             }

@@ -1,20 +1,20 @@
-//! From the name of a topic that a user wrote to its full name, which the registry, the wire and listings use.
+//! Resolves the name of a topic that a user wrote to its full name, which the registry, the wire and listings use.
 //!
-//! The rules are those of ROS 2: a relative name is put below the namespace, a name with a leading slash is not, and
-//! then the first rule of remapping whose name is the same replaces it. Nodes resolve each name once, where it enters.
+//! The rules are those of ROS 2: the namespace precedes a relative name, but not a name with a leading slash. Then the first rule
+//! of remapping for the result replaces it. A node resolves each name once, when the user passes it.
 
 use crate::access::{bare_topic_name, check_topic_name};
 use serde::{de, Deserialize, Deserializer};
 
-/// What is between the two names of a rule.
+/// The separator between the two names of a rule.
 const ASSIGN: &str = ":=";
 
 /// The namespace and the remapping of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopicNames {
-    /// A full name; empty: none.
+    /// A full name; empty: no namespace.
     namespace: String,
-    /// Full names.
+    /// Pairs of full names: the name to replace, and its replacement.
     remap: Vec<(String, String)>,
 }
 
@@ -49,7 +49,7 @@ impl TopicNames {
         Ok(names)
     }
 
-    /// The full name of a topic, or the full pattern. What is no valid name stays none.
+    /// The full name of a topic, or the full pattern. An invalid name stays invalid.
     pub fn resolve(&self, written: &str) -> String {
         let full = self.below(written);
         let mut rules = self.remap.iter();
@@ -68,7 +68,7 @@ impl TopicNames {
     }
 }
 
-/// Rules as a list of texts, or one rule as a text, which is easier to write in a variable.
+/// Deserializes rules from a list of texts, or from one text, which is easier to write in an environment variable.
 pub(crate) fn rules<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

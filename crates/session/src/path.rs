@@ -1,4 +1,4 @@
-//! How messages reach a subscriber, as somebody may require it.
+//! Kinds of paths from a publisher to a subscriber, which either may require.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -49,7 +49,8 @@ impl PathKind {
         }
     }
 
-    /// As C and the daemon's records write it; 0 is none. Numbers stay as they are, so they do not have the order of speed.
+    /// The number in C and in the daemon's records; 0 stands for no path there. Numbers never change, so they are not in the order
+    /// of speed.
     pub fn number(self) -> u32 {
         match self {
             PathKind::Tcp => 1,
@@ -88,12 +89,12 @@ impl FromStr for PathKind {
     }
 }
 
-/// How messages of another host came to this one.
+/// How messages of another host arrive at this one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArrivalPath {
     /// The path.
     pub path: PathKind,
-    /// Why it is no better; at most [`crate::MAX_PATH_BYTES`].
+    /// Why there is no faster path; at most [`crate::MAX_PATH_BYTES`].
     pub why: String,
 }
 

@@ -1,6 +1,5 @@
-//! What every rgaps program does so that the limits of its surroundings do not end it: it runs on a stack of its own, and its log
-//! and its words to the user go to a standard error whose disk may be full, whose reader may be gone, and whose file may be at
-//! `ulimit -f`.
+//! Makes programs robust against the limits of their environment. A program runs on a stack of its own, and its log and messages
+//! survive a standard error that cannot be written: a full disk, a closed pipe, a file at `ulimit -f`.
 
 use crate::LogFormat;
 use std::fmt;
@@ -10,16 +9,15 @@ use std::sync::Arc;
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::EnvFilter;
 
-/// Stack of the thread that [`on_own_stack`] starts. Only what is used of it takes memory.
+/// Stack of the thread that [`on_own_stack`] starts. Only touched pages of it take memory.
 const STACK_BYTES: usize = 8 << 20;
 /// Exit code of a program that panicked.
 const PANICKED: u8 = 101;
 
-/// Runs a program on a thread with a stack of 8 MiB. The process's first thread has as much as `ulimit -s` says, which may be
-/// too little to read the arguments.
+/// Runs a program on a thread with a stack of 8 MiB. The stack of the process's first thread has the size of `ulimit -s`, which
+/// may be too small even to read the arguments.
 ///
-/// The first thread only waits. Signals that the program blocks must be blocked before this call, or the first thread gets
-/// them.
+/// The first thread only waits. Block signals before this call if the program handles them; otherwise the first thread gets them.
 pub fn on_own_stack(program: impl FnOnce() -> ExitCode + Send + 'static) -> ExitCode {
     let thread = std::thread::Builder::new().name("main".to_owned());
     match thread.stack_size(STACK_BYTES).spawn(program) {
@@ -33,7 +31,7 @@ pub fn on_own_stack(program: impl FnOnce() -> ExitCode + Send + 'static) -> Exit
     }
 }
 
-/// Logs to standard error what `RUST_LOG` asks for, or else `filter`. A line that cannot be written is dropped.
+/// Starts the log on standard error, filtered by `RUST_LOG`, or else by `filter`. Drops a line that cannot be written.
 pub fn start_log(filter: &str, format: LogFormat) -> Result<(), ParseError> {
     let filter = EnvFilter::try_from_default_env().or_else(|_| EnvFilter::try_new(filter))?;
     let _ = outlive_file_size_limit();
@@ -50,14 +48,13 @@ pub fn start_log(filter: &str, format: LogFormat) -> Result<(), ParseError> {
     Ok(())
 }
 
-/// Tells the user something on standard error, with a newline. Use it instead of `eprintln!`, which panics where standard
-/// error takes nothing.
+/// Prints a line on standard error. Use it instead of `eprintln!`, which panics if standard error cannot be written.
 pub fn print_error(text: fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
-/// A write beyond `ulimit -f` then fails with EFBIG. Otherwise SIGXFSZ ends the process. A handler, unlike a signal that
-/// is blocked or ignored, is not inherited by the programs that this one starts.
+/// Installs a handler of SIGXFSZ, so that a write beyond `ulimit -f` fails with EFBIG and does not end the process. Programs
+/// that this one starts do not inherit a handler, as they would inherit a blocked or ignored signal.
 fn outlive_file_size_limit() -> std::io::Result<()> {
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default()).map(drop)
 }

@@ -1,23 +1,23 @@
-//! How a daemon that a client started tells it that it is ready, or why it is not.
+//! The pipe through which a daemon tells the client that started it that it is ready, or why it failed.
 
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 
-/// Names the descriptor of the pipe to tell it through.
+/// The environment variable with the number of the pipe's descriptor.
 pub(crate) const READY_VARIABLE: &str = "RGAPSD_READY_FD";
-/// What is written when the daemon is ready; anything else is the reason why not.
+/// The daemon writes this when it is ready. Any other text is the reason why it failed.
 pub(crate) const READY_WORD: &[u8] = b"ready\n";
 
-/// The daemon's end. Dropped without a word, it says that the daemon failed.
+/// The daemon's end of the pipe. Dropping it unused tells the client that the daemon failed.
 #[derive(Debug)]
 pub struct Ready {
     pipe: Option<File>,
 }
 
 impl Ready {
-    /// What the client that started this daemon left in the environment; to be called once,
-    /// first of all, before any descriptor is opened. Without one, all calls do nothing.
+    /// Takes the pipe that the environment names. Call it once, before this process opens any descriptor. If no client
+    /// started this daemon, all methods do nothing.
     pub fn from_env() -> Ready {
         let number = std::env::var(READY_VARIABLE)
             .ok()
@@ -27,19 +27,19 @@ impl Ready {
         }
     }
 
-    /// The daemon listens.
+    /// Tells the client that the daemon listens.
     pub fn ready(&mut self) {
         self.say(READY_WORD);
     }
 
-    /// The daemon gives up, for this reason.
+    /// Tells the client that the daemon failed, for this reason.
     pub fn failed(&mut self, reason: &str) {
         self.say(reason.as_bytes());
     }
 
     fn say(&mut self, word: &[u8]) {
         if let Some(mut pipe) = self.pipe.take() {
-            // The client may have lost patience; the daemon goes on without it.
+            // Fails if the client no longer waits; the daemon continues.
             let _ = pipe.write_all(word);
         }
     }
@@ -49,9 +49,8 @@ fn inherited_pipe(number: RawFd) -> Option<File> {
     if number <= 2 {
         return None;
     }
-    // SAFETY: the variable names a descriptor that our parent left open for us, and we are called
-    // first, so nothing in this process owns it. If it is not open, the checks below fail and
-    // it is forgotten instead of closed.
+    // SAFETY: our parent left this descriptor open for us. `from_env` is called before this process opens any descriptor, so
+    // nothing else owns it. If it is not an open pipe, the checks below fail, and we forget it instead of closing it.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
     let is_pipe = rustix::fs::fstat(&fd).is_ok_and(|status| {
         rustix::fs::FileType::from_raw_mode(status.st_mode) == rustix::fs::FileType::Fifo

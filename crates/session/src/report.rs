@@ -1,6 +1,6 @@
-//! Listings in the form in which programs show them: the JSON of the command `rgaps`, and Python's dictionaries.
+//! Listings for users: the JSON of the command `rgaps`, and Python's dictionaries.
 //!
-//! The rows of the protocol have what the daemon knows; a report has what a user asks for, under one name everywhere.
+//! The protocol's rows have the daemon's data; a report has the fields that users see, with the same names everywhere.
 
 use crate::{
     DeviceRow, History, MemoryUses, MismatchRow, PoolRow, PublisherRow, RemoteRow, SubscriberRow,
@@ -64,7 +64,7 @@ pub struct TopicDetails {
     pub hosts: Vec<RemoteRow>,
     /// Publishers and subscribers that do not match.
     pub mismatches: Vec<MismatchRow>,
-    /// The device topic that messages come from or go to.
+    /// The device topic from or to which a bridge forwards the messages.
     pub device: Option<Device>,
 }
 
@@ -93,11 +93,11 @@ pub struct Device {
     pub kernels_publish: bool,
     pub takes_turns: bool,
     pub newest: u64,
-    /// Whether the publisher has waited for room for the next message.
+    /// Whether the publisher waits for room for the next message.
     pub publisher_waits: bool,
     pub forwarded: u64,
     pub refused: u64,
-    /// Subscribers that the daemon had evicted.
+    /// How many subscribers the daemon has evicted.
     pub evictions: u64,
     pub seats: Vec<DeviceSeat>,
 }
@@ -113,9 +113,9 @@ pub struct DeviceSeat {
     pub is_bridge: bool,
     pub next_sequence: u64,
     pub missed: u64,
-    /// Blocks that it holds, where none is free for the publisher; else 0.
+    /// How many blocks it holds, if the publisher has no free block; else 0.
     pub held: u32,
-    /// The publisher waits for it.
+    /// Whether the publisher waits for it.
     pub is_waited_for: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The socket: whole packets with file descriptors, and who is at the other end.
+//! The Unix socket of a session: whole packets with file descriptors, and the credentials of the peer.
 
 use crate::{DaemonLock, MAX_PACKET_BYTES, MAX_PACKET_FDS};
 use rustix::io::Errno;
@@ -16,27 +16,27 @@ use std::time::{Duration, Instant};
 
 /// Connections that wait for the daemon to accept them; the system may allow fewer.
 const BACKLOG: i32 = 1024;
-/// How long a client waits for room among those that wait to be accepted.
+/// How long a client waits for room in the daemon's backlog.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// How often it tries.
+/// How long it waits between two tries.
 const CONNECT_AGAIN: Duration = Duration::from_millis(10);
-/// Supplementary groups that one process can have (`NGROUPS_MAX`).
+/// The most supplementary groups of a process (`NGROUPS_MAX`).
 const MAX_GROUPS: usize = 65536;
-/// A listening socket is made under its path with this behind, and moved to the path when it is ready. The kernel knows
-/// it by the first name for ever.
+/// A listening socket is bound at its path plus this suffix, and renamed to the path when it is ready. `/proc/net/unix` lists it
+/// by the first name for ever.
 pub(crate) const MAKING_SUFFIX: &str = ".new";
 /// `SO_PEERPIDFD` of Linux 6.5, which the libc crate does not know on every target.
 const SO_PEERPIDFD: libc::c_int = 77;
 /// `SO_PASSRIGHTS` of Linux 6.16: whether a Unix socket accepts descriptors.
 const SO_PASSRIGHTS: libc::c_int = 83;
-/// Most descriptors that the kernel lets through in one packet (`SCM_MAX_FD`).
+/// The most descriptors in one packet that the kernel allows (`SCM_MAX_FD`).
 pub const KERNEL_FDS_MAX: usize = 253;
-/// The least that the kernel counts for a packet in a socket's buffer: its own record of it is larger.
+/// A lower bound, in bytes, for what the kernel charges a socket's buffer for a packet: its own record of a packet is larger.
 const MIN_PACKET_COST: usize = 512;
-/// Packets that are thrown away when a session ends; a socket's buffer holds fewer.
+/// The most packets that are discarded when a session ends. A socket's buffer holds fewer.
 const MAX_DISCARDED: usize = 4096;
 
-/// What goes wrong with a session's socket.
+/// An error of a session's socket.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
@@ -65,10 +65,10 @@ pub enum SocketError {
         /// Its socket.
         path: PathBuf,
     },
-    /// A nonblocking socket has nothing to read, or no room to write.
+    /// A nonblocking socket has no packet to receive, or no room to send one.
     #[error("the socket is not ready; try again when poll reports it as ready")]
     WouldBlock,
-    /// The other end is gone.
+    /// The other end has closed the session, or has ended.
     #[error("the other end has closed the session")]
     Closed,
     /// A packet that is too long to send.
@@ -83,14 +83,13 @@ pub enum SocketError {
         /// How many.
         count: usize,
     },
-    /// The peer sent more than a packet holds, or this process has no descriptors left
-    /// for what was sent.
+    /// The peer sent more than the limits of a packet, or this process has too few free descriptors for those in the packet.
     #[error(
         "a packet arrived truncated: the peer violates the protocol, or this process has reached \
          its limit of open files (ulimit -n)"
     )]
     Truncated,
-    /// Descriptors from a peer that may send none.
+    /// A peer that may send no descriptors sent some.
     #[error("the peer sent descriptors that were not requested; run the same version of rgaps in all processes")]
     UnexpectedDescriptors,
     /// Bytes that are no packet.
@@ -112,7 +111,7 @@ impl SocketError {
         }
     }
 
-    /// The error number, if a system call gave one.
+    /// The error number, if a system call failed.
     pub fn errno(&self) -> Option<i32> {
         match self {
             SocketError::System { source, .. } => source.raw_os_error(),
@@ -121,10 +120,10 @@ impl SocketError {
     }
 }
 
-/// Who is at the other end of a socket, as the kernel saw it when the peer connected.
+/// The credentials of a socket's peer, from the time when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// Its process in our PID namespace; none if it is not visible from here.
+    /// Its process in our PID namespace; None if it is not visible from here.
     pub pid: Option<u32>,
     /// Its effective user.
     pub uid: u32,
@@ -134,26 +133,26 @@ pub struct Credentials {
 
 /// One end of a session.
 #[derive(Debug)]
-pub struct Channel {
+pub struct SessionSocket {
     fd: OwnedFd,
 }
 
-impl AsFd for Channel {
+impl AsFd for SessionSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl From<Channel> for OwnedFd {
-    fn from(channel: Channel) -> OwnedFd {
+impl From<SessionSocket> for OwnedFd {
+    fn from(channel: SessionSocket) -> OwnedFd {
         channel.fd
     }
 }
 
-impl Channel {
+impl SessionSocket {
     /// Connects to a daemon's socket. The errors of an absent daemon (`ENOENT`, `ECONNREFUSED`)
     /// come as [`SocketError::System`].
-    pub fn connect(path: &Path) -> Result<Channel, SocketError> {
+    pub fn connect(path: &Path) -> Result<SessionSocket, SocketError> {
         let address = address(path)?;
         let fd = new_socket()?;
         rustix::io::ioctl_fionbio(&fd, true).map_err(SocketError::system("ioctl"))?;
@@ -161,7 +160,7 @@ impl Channel {
         loop {
             match rustix::io::retry_on_intr(|| net::connect(&fd, &address)) {
                 Ok(()) => break,
-                // As many clients wait to be accepted as the system lets wait.
+                // The daemon's backlog is full.
                 Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(CONNECT_AGAIN),
                 Err(Errno::AGAIN) => {
                     return Err(SocketError::NotAccepted {
@@ -176,18 +175,18 @@ impl Channel {
                 }
             }
         }
-        let channel = Channel { fd };
+        let channel = SessionSocket { fd };
         channel.set_nonblocking(false)?;
         Ok(channel)
     }
 
     /// A channel over a connected `SOCK_SEQPACKET` socket.
-    pub fn from_fd(fd: OwnedFd) -> Channel {
-        Channel { fd }
+    pub fn from_fd(fd: OwnedFd) -> SessionSocket {
+        SessionSocket { fd }
     }
 
     /// Two connected channels.
-    pub fn pair() -> Result<(Channel, Channel), SocketError> {
+    pub fn pair() -> Result<(SessionSocket, SessionSocket), SocketError> {
         let (a, b) = net::socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -195,10 +194,10 @@ impl Channel {
             None,
         )
         .map_err(SocketError::system("socketpair"))?;
-        Ok((Channel { fd: a }, Channel { fd: b }))
+        Ok((SessionSocket { fd: a }, SessionSocket { fd: b }))
     }
 
-    /// With `true`, `send` and `receive` say [`SocketError::WouldBlock`] instead of waiting.
+    /// With `true`, `send` and `receive` return [`SocketError::WouldBlock`] instead of waiting.
     pub fn set_nonblocking(&self, nonblocking: bool) -> Result<(), SocketError> {
         rustix::io::ioctl_fionbio(&self.fd, nonblocking).map_err(SocketError::system("ioctl"))
     }
@@ -233,21 +232,21 @@ impl Channel {
 
     /// Receives one packet. `None`: the other end closed the session (or died).
     ///
-    /// A packet that is too long, carries too many descriptors, does not decode or has bytes
-    /// left over is an error, and all descriptors that came with it are closed.
+    /// A packet that is too long, carries too many descriptors, does not decode or has surplus bytes is an error, and all its
+    /// descriptors are closed.
     pub fn receive<T: DeserializeOwned>(&self) -> Result<Option<(T, Vec<OwnedFd>)>, SocketError> {
         self.receive_or_discard(&mut drop)
     }
 
-    /// Like [`Channel::receive`], but passes the descriptors of a packet that is an error to `discard`: closing a
-    /// stranger's descriptor may block. Descriptors for which this process has no room (`ulimit -n`) the kernel closes in
-    /// this call: see [`Channel::carries_descriptors`].
+    /// Like [`SessionSocket::receive`], but passes the descriptors of an invalid packet to `discard`, since closing a stranger's
+    /// descriptor may block. The kernel itself closes, in this call, descriptors for which this process has no room
+    /// (`ulimit -n`): see [`SessionSocket::carries_descriptors`].
     pub fn receive_or_discard<T: DeserializeOwned>(
         &self,
         discard: &mut dyn FnMut(Vec<OwnedFd>),
     ) -> Result<Option<(T, Vec<OwnedFd>)>, SocketError> {
         let mut bytes = vec![0u8; MAX_PACKET_BYTES];
-        // Room for all that a packet can carry: the kernel would close the rest in this call.
+        // Room for all descriptors of any packet: the kernel would close the others in this call.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut once = || {
@@ -256,8 +255,8 @@ impl Channel {
                 net::recvmsg(&self.fd, &mut data, &mut control, RecvFlags::CMSG_CLOEXEC)
             })
         };
-        // The peer closed while something that we sent lay unread: the kernel says so once, and
-        // then gives what the peer had sent before, and the end like any other.
+        // ECONNRESET: the peer closed while packets of ours were unread. The kernel reports it once, then returns the peer's
+        // earlier packets, and then the end of the session.
         let message = match once() {
             Err(Errno::CONNRESET) => once(),
             other => other,
@@ -278,11 +277,10 @@ impl Channel {
         }
     }
 
-    /// Whether the packet that `receive` would give carries descriptors. They stay in the socket: none is received
-    /// or closed.
+    /// Whether the next packet carries descriptors. The packet stays in the socket: no descriptor is received or closed.
     pub fn carries_descriptors(&self) -> Result<bool, SocketError> {
         let look = || self.peek(&mut RecvAncillaryBuffer::default());
-        // See `receive`: the kernel says once that the peer closed.
+        // As in `receive_or_discard`: the kernel reports once that the peer closed.
         let flags = match look() {
             Err(Errno::CONNRESET) => look(),
             other => other,
@@ -291,19 +289,19 @@ impl Channel {
         Ok(flags.contains(ReturnFlags::CTRUNC))
     }
 
-    /// Keeps the system from queueing more than about this much for a peer that does not read. A packet of
-    /// [`MAX_PACKET_BYTES`] still fits.
+    /// Limits the bytes that the kernel queues for a peer that does not read, to roughly `bytes`. A packet of
+    /// [`MAX_PACKET_BYTES`] always fits.
     pub fn limit_unread(&self, bytes: usize) -> Result<(), SocketError> {
-        // The kernel doubles it, for its own records.
+        // The kernel doubles the value, for its own bookkeeping.
         let half = bytes.max(MAX_PACKET_BYTES + MIN_PACKET_COST) / 2;
         net::sockopt::set_socket_send_buffer_size(&self.fd, half)
             .map_err(SocketError::system("setsockopt(SO_SNDBUF)"))
     }
 
-    /// How many of the packets sent the peer may not have read yet: never fewer than it has not, perhaps more.
+    /// An upper bound for the number of sent packets that the peer has not read yet.
     pub fn unread_packets_max(&self) -> usize {
         let mut bytes: libc::c_int = 0;
-        // SAFETY: the descriptor is open, and the request writes one integer to where we say.
+        // SAFETY: `self` keeps the descriptor open, and TIOCOUTQ writes one integer, into `bytes`.
         let rc = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
         match rc {
             0 => (bytes.max(0) as usize).div_ceil(MIN_PACKET_COST),
@@ -311,11 +309,11 @@ impl Channel {
         }
     }
 
-    /// Ends the session and throws away what lies unread, up to the first packet with descriptors. `false`: there is
-    /// such a packet, and closing the socket closes its descriptors, which may block.
+    /// Ends the session and discards unread packets, up to the first one with descriptors. `false`: there is such a packet, and
+    /// closing the socket will close its descriptors, which may block.
     pub fn discard_unread(&self) -> bool {
         self.shutdown();
-        // From here on each packet, also an empty one, comes with its sender's credentials, and the end without.
+        // From here on every packet, even an empty one, carries its sender's credentials; the end of the session carries none.
         if net::sockopt::set_socket_passcred(&self.fd, true).is_err() {
             return false;
         }
@@ -328,39 +326,39 @@ impl Channel {
                 Ok(_) | Err(Errno::CONNRESET) => {}
                 Err(errno) => return errno == Errno::AGAIN,
             }
-            // What cannot be thrown away is looked at again.
+            // If this fails, the next round peeks at the same packet again.
             let _ = net::recv(&self.fd, &mut [0u8; 1], RecvFlags::DONTWAIT);
         }
         false
     }
 
-    /// Looks at the next packet without receiving it. `CTRUNC`: it carries more than `control` has room for.
+    /// Peeks at the next packet without receiving it. `CTRUNC`: it carries more ancillary data than `control` has room for.
     fn peek(&self, control: &mut RecvAncillaryBuffer<'_>) -> Result<ReturnFlags, Errno> {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let message = rustix::io::retry_on_intr(|| net::recvmsg(&self.fd, &mut [], control, flags));
         message.map(|message| message.flags)
     }
 
-    /// Whether the peer may send descriptors from now on, where the kernel can refuse them (Linux 6.16): the
-    /// peer's `send` fails then with `EPERM`.
+    /// Sets whether the peer may send descriptors from now on. Without permission, its `send` fails with `EPERM`. Has no effect
+    /// before Linux 6.16.
     pub fn accept_descriptors(&self, accept: bool) {
         pass_rights(self.as_fd(), accept);
     }
 
-    /// Ends both directions, so that whoever waits on the socket, here or there, wakes up.
+    /// Ends both directions, which wakes all threads that wait on the socket, on both sides.
     pub fn shutdown(&self) {
         // It fails only when the session has ended already.
         let _ = net::shutdown(&self.fd, net::Shutdown::Both);
     }
 
-    /// Who the peer is.
+    /// The peer's credentials.
     pub fn peer(&self) -> Result<Credentials, SocketError> {
         let mut credentials = libc::ucred {
             pid: 0,
             uid: u32::MAX,
             gid: u32::MAX,
         };
-        // SAFETY: a `ucred` is plain integers, so any bytes the kernel writes are valid.
+        // SAFETY: a `ucred` consists of integers, so any bytes that the kernel writes are valid.
         let bytes = unsafe { option(self.as_fd(), libc::SO_PEERCRED, &mut credentials) }
             .map_err(SocketError::system("getsockopt(SO_PEERCRED)"))?;
         debug_assert_eq!(bytes, size_of::<libc::ucred>());
@@ -377,8 +375,7 @@ impl Channel {
         let mut groups = vec![0 as libc::gid_t; 64];
         loop {
             let mut bytes = size_of_val(groups.as_slice()) as libc::socklen_t;
-            // SAFETY: `groups` is valid for `bytes` bytes, which the kernel does not exceed, and
-            // any bytes make valid integers.
+            // SAFETY: `groups` has room for `bytes` bytes, the kernel writes no more, and any bytes are valid integers.
             let rc = unsafe {
                 libc::getsockopt(
                     self.fd.as_raw_fd(),
@@ -407,28 +404,27 @@ impl Channel {
         }
     }
 
-    /// A descriptor that becomes readable when the peer's process has ended, after its files
-    /// were closed. None where the kernel has no `SO_PEERPIDFD` and the peer's PID is not
-    /// visible from here, or the peer was reaped already.
+    /// A descriptor that becomes readable when the peer's process has ended and its files are closed. None if the peer was reaped
+    /// already, or if the kernel lacks `SO_PEERPIDFD` and the peer's PID is not visible from here.
     pub fn peer_pidfd(&self) -> Option<OwnedFd> {
         let mut raw: libc::c_int = -1;
-        // SAFETY: an integer, for which any bytes are valid.
+        // SAFETY: `raw` is an integer, for which any bytes are valid.
         match unsafe { option(self.as_fd(), SO_PEERPIDFD, &mut raw) } {
             Ok(_) if raw >= 0 => {
-                // SAFETY: the kernel has just made this descriptor for us, nobody else has it.
+                // SAFETY: the kernel has just created this descriptor for this call, so nobody else owns it.
                 return Some(unsafe { OwnedFd::from_raw_fd(raw) });
             }
             _ => {}
         }
-        // Before Linux 6.5. The PID might be another process's by now; the daemon asks right
-        // after accepting, while the peer waits for its welcome.
+        // Before Linux 6.5. Another process may have the PID already. That is unlikely: the daemon calls this right after
+        // accepting, while the peer waits for its welcome.
         let pid = i32::try_from(self.peer().ok()?.pid?).ok()?;
         let pid = rustix::process::Pid::from_raw(pid)?;
         rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
     }
 }
 
-/// The packet in these bytes. `None`: the end of the session.
+/// Decodes a packet. `None`: the end of the session.
 fn decode<T: DeserializeOwned>(
     bytes: &[u8],
     flags: ReturnFlags,
@@ -457,10 +453,10 @@ fn decode<T: DeserializeOwned>(
     Ok(Some(packet))
 }
 
-/// Sets `SO_PASSRIGHTS`. A kernel before 6.16 does not know it and always accepts descriptors.
+/// Sets `SO_PASSRIGHTS`. A kernel before 6.16 lacks this option and always accepts descriptors.
 fn pass_rights(fd: BorrowedFd<'_>, accept: bool) {
     let value = libc::c_int::from(accept);
-    // SAFETY: the descriptor is open as long as it is borrowed, and the value is an integer of the size that we name.
+    // SAFETY: the descriptor is open while it is borrowed, and `value` is an integer of the size that we pass.
     unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -472,14 +468,14 @@ fn pass_rights(fd: BorrowedFd<'_>, accept: bool) {
     }
 }
 
-/// Reads a socket option of fixed size; gives the bytes that the kernel wrote.
+/// Reads a socket option of fixed size into `value`, and returns how many bytes the kernel wrote.
 ///
 /// # Safety
-/// Any bytes make a valid `T`.
+/// Any bytes are a valid `T`.
 unsafe fn option<T>(fd: BorrowedFd<'_>, name: libc::c_int, value: &mut T) -> Result<usize, Errno> {
     let mut bytes = size_of::<T>() as libc::socklen_t;
-    // SAFETY: `value` is valid for `bytes` bytes, which the kernel does not exceed; that what it
-    // writes is a `T` is the caller's promise.
+    // SAFETY: `value` has room for `bytes` bytes, and the kernel writes no more. Our caller promises that any bytes are a valid
+    // `T`.
     let rc = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),
@@ -523,25 +519,29 @@ fn address(path: &Path) -> Result<SocketAddrUnix, SocketError> {
 
 /// The daemon's socket in the file system. Dropping it removes the path.
 #[derive(Debug)]
-pub struct Listener {
+pub struct SessionListener {
     fd: OwnedFd,
     path: PathBuf,
-    /// Device and inode of our socket's name, so that only our own is removed.
+    /// Device and inode of our socket's path, so that we remove only our own socket.
     identity: (u64, u64),
     retired: bool,
 }
 
-impl AsFd for Listener {
+impl AsFd for SessionListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl Listener {
-    /// Listens at `path`, whose name appears with its mode and ready for connections at once. A
-    /// socket of a daemon that died is replaced, for which the lock (of that path) stands;
-    /// anything else at the path is left alone and an error. The listener is nonblocking.
-    pub fn bind(path: &Path, mode: u32, _lock: &DaemonLock) -> Result<Listener, SocketError> {
+impl SessionListener {
+    /// Listens at `path`. The path appears atomically, with its mode and ready for connections. Replaces the socket of a dead
+    /// daemon: whoever holds the path's lock knows that no daemon listens there. Anything else at the path is an error. The
+    /// listener is nonblocking.
+    pub fn bind(
+        path: &Path,
+        mode: u32,
+        _lock: &DaemonLock,
+    ) -> Result<SessionListener, SocketError> {
         let refuse = |reason: String| SocketError::Path {
             path: path.to_owned(),
             reason,
@@ -556,7 +556,7 @@ impl Listener {
             }
             _ => {}
         }
-        // Under another name first: at `path` it must never be seen half made.
+        // Bind under another name first, so that nobody sees a half-made socket at `path`.
         let mut making = path.as_os_str().to_owned();
         making.push(MAKING_SUFFIX);
         let making = PathBuf::from(making);
@@ -578,14 +578,14 @@ impl Listener {
         net::bind(&fd, &address).map_err(|errno| name("bind")(errno.into()))?;
         std::fs::set_permissions(&making, std::fs::Permissions::from_mode(mode))
             .map_err(name("setting its mode failed"))?;
-        // Whoever connects inherits it, until its channel accepts descriptors.
+        // Accepted connections inherit this, until `accept_descriptors` changes it.
         pass_rights(fd.as_fd(), false);
         net::listen(&fd, BACKLOG).map_err(SocketError::system("listen"))?;
         rustix::io::ioctl_fionbio(&fd, true).map_err(SocketError::system("ioctl"))?;
         let made = std::fs::symlink_metadata(&making).map_err(name("it vanished"))?;
         std::fs::rename(&making, path).map_err(name("moving it into place failed"))?;
         let identity = (made.dev(), made.ino());
-        Ok(Listener {
+        Ok(SessionListener {
             fd,
             path: path.to_owned(),
             identity,
@@ -598,37 +598,37 @@ impl Listener {
         &self.path
     }
 
-    /// The next connection, if one waits. The channel is blocking.
-    pub fn accept(&self) -> Result<Option<Channel>, SocketError> {
+    /// Accepts the next connection, if one waits. Its socket is blocking.
+    pub fn accept(&self) -> Result<Option<SessionSocket>, SocketError> {
         match rustix::io::retry_on_intr(|| net::accept_with(&self.fd, SocketFlags::CLOEXEC)) {
-            Ok(fd) => Ok(Some(Channel { fd })),
-            // A client that went away before it was accepted is none.
+            Ok(fd) => Ok(Some(SessionSocket { fd })),
+            // CONNABORTED: the client has closed its connection before it was accepted.
             Err(Errno::AGAIN | Errno::CONNABORTED) => Ok(None),
             Err(errno) => Err(SocketError::system("accept")(errno)),
         }
     }
 
-    /// Whether clients that come to the path still come here: nobody has removed or replaced the socket.
+    /// Whether clients that connect to the path still reach this listener: nobody has removed or replaced the socket.
     pub fn is_reachable(&self) -> bool {
         std::fs::symlink_metadata(&self.path)
             .is_ok_and(|there| (there.dev(), there.ino()) == self.identity)
     }
 
-    /// Removes the path: no new connections come, those that wait can still be accepted. A
-    /// daemon that leaves does this first and looks once more.
+    /// Removes the path, so that no new clients connect; waiting connections can still be accepted. A daemon that ends calls this
+    /// first, and then accepts once more.
     pub fn retire(&mut self) {
         if self.retired {
             return;
         }
         self.retired = true;
         if self.is_reachable() {
-            // The name was ours; if it went by itself, so much the better.
+            // The path was ours. It does not matter if somebody else has removed it meanwhile.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-impl Drop for Listener {
+impl Drop for SessionListener {
     fn drop(&mut self) {
         self.retire();
     }

@@ -1,53 +1,52 @@
-//! The daemons of a realm that can be seen from this process.
+//! Finds all daemons of a realm that this process can see, and warns if there are several.
 //!
-//! Processes of one user and realm should share one daemon. Where they do not, publishers and subscribers wait for each
-//! other for ever, so whoever looks is told. Two sources are read: who answers at the sockets where clients look, and the
-//! kernel's list of listening sockets (`/proc/net/unix`), which also has daemons that nobody reaches by path: because
-//! their socket was removed, because it lies in another mount namespace (a service with `PrivateTmp=`), or because it
-//! belongs to another user. A path in that list names a realm only where it is the realm's own; the realm of a daemon
-//! at a configured socket is in its lock file.
+//! Processes of one user and realm should share one daemon. If they do not, publishers and subscribers wait for each other for
+//! ever. This module reads two sources: the daemons that answer at the sockets where clients look, and the kernel's list of
+//! listening sockets (`/proc/net/unix`). That list also has daemons that nobody reaches by path, since their socket was removed,
+//! is in another mount namespace (a service with `PrivateTmp=`), or belongs to another user. A default path contains the realm;
+//! the realm of a daemon at a configured socket is in its lock file.
 
 use crate::config::{uid, SYSTEM_FOLDER, USER_PREFIX};
 use crate::socket::MAKING_SUFFIX;
-use crate::{Channel, Config, DaemonLock};
+use crate::{Config, DaemonLock, SessionSocket};
 use serde::Serialize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The program whose processes are looked through for the owner of a socket.
+/// The name of the daemon's program. Only its processes are searched for the owner of a socket.
 const PROGRAM: &str = "rgapsd";
 /// `__SO_ACCEPTCON`: the socket listens.
 const LISTENS: u32 = 0x10000;
-/// The user who called `sudo`.
+/// The environment variable with the user who called `sudo`.
 const SUDO_VARIABLE: &str = "SUDO_UID";
 
-/// What a daemon is to processes with a configuration.
+/// The role of a daemon for processes with a certain configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DaemonRole {
     /// They use it.
     Used,
-    /// It serves the same realm, to this user too, at a socket that comes later in their search.
+    /// It serves the same realm, also for this user, at a socket that comes later in their search.
     Second,
     /// It is this user's and serves the same realm, and no new process reaches it: its socket was
     /// removed or replaced, or lies in another mount namespace.
     CutOff,
-    /// It is this user's and serves the same realm, at a socket that only those processes use who have it configured.
+    /// It is this user's and serves the same realm, at a socket that only processes with that configuration use.
     OtherSocket,
-    /// It serves the realm of that name of another user.
+    /// It serves another user's realm of the same name.
     OtherUser,
 }
 
 /// A daemon that can be seen from here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VisibleDaemon {
-    /// What it is to processes with the configuration.
+    /// Its role for processes with the configuration.
     pub role: DaemonRole,
-    /// Its socket, as the daemon names it.
+    /// The path of its socket, in the daemon's own mount namespace.
     pub socket: PathBuf,
-    /// Its process; none where it cannot be seen from here.
+    /// Its process; None if it is not visible from here.
     pub pid: Option<u32>,
-    /// Its user; none where that is not known.
+    /// Its user; None if unknown.
     pub uid: Option<u32>,
 }
 
@@ -64,7 +63,7 @@ impl std::fmt::Display for VisibleDaemon {
     }
 }
 
-/// The daemons of the configuration's realm that can be seen from here, the one that is used first.
+/// The daemons of the configuration's realm that this process can see. The one that clients use comes first.
 pub fn visible_daemons(config: &Config) -> Vec<VisibleDaemon> {
     let listed = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let config = &Config {
@@ -78,7 +77,7 @@ pub fn visible_daemons(config: &Config) -> Vec<VisibleDaemon> {
     let listeners = listeners(&listed, config);
     let mut seen: Vec<VisibleDaemon> = Vec::new();
     for socket in config.socket_candidates() {
-        let Ok(peer) = Channel::connect(&socket).and_then(|channel| channel.peer()) else {
+        let Ok(peer) = SessionSocket::connect(&socket).and_then(|channel| channel.peer()) else {
             continue;
         };
         let role = match seen.is_empty() {
@@ -97,7 +96,7 @@ pub fn visible_daemons(config: &Config) -> Vec<VisibleDaemon> {
         let at_path = |daemon: &&VisibleDaemon| daemon.socket == listener.socket;
         let known = seen[..answering].iter().find(at_path);
         match (known, listener.owner) {
-            // It answers at this path; whether this is the same one shows by the process.
+            // A daemon answers at this path. Another process: this is another daemon, whose socket that one has replaced.
             (Some(known), Some((pid, _))) if known.pid != Some(pid) => {}
             (Some(_), _) => continue,
             (None, _) => {}
@@ -108,7 +107,7 @@ pub fn visible_daemons(config: &Config) -> Vec<VisibleDaemon> {
             role: match owner {
                 _ if listener.is_at_other_path => DaemonRole::OtherSocket,
                 Some(owner) if owner == uid() => DaemonRole::CutOff,
-                // The system's, which does not serve this user.
+                // The system's daemon, which does not serve this user.
                 _ => DaemonRole::OtherUser,
             },
             socket: listener.socket,
@@ -119,7 +118,7 @@ pub fn visible_daemons(config: &Config) -> Vec<VisibleDaemon> {
     seen
 }
 
-/// Daemons that a warning names.
+/// The most daemons that a warning names.
 const LISTED_MAX: usize = 4;
 
 /// Why processes of this user and realm may not see each other's topics.
@@ -127,7 +126,7 @@ const LISTED_MAX: usize = 4;
 pub struct SplitWarning {
     /// Which daemons there are.
     pub fact: String,
-    /// What to do; each of these helps.
+    /// What to do. Each one helps by itself.
     pub cures: Vec<String>,
 }
 
@@ -144,7 +143,7 @@ impl std::fmt::Display for SplitWarning {
     }
 }
 
-/// The warning for the daemons that are seen from here; none if nothing was seen that divides them.
+/// The warning about the daemons that this process can see; None if they do not split the realm.
 pub fn split_warning(config: &Config) -> Option<SplitWarning> {
     warning(config, &visible_daemons(config), sudo_caller())
 }
@@ -165,7 +164,7 @@ fn warning(
     let apart = |daemon: &&VisibleDaemon| match daemon.role {
         DaemonRole::Used => false,
         DaemonRole::Second | DaemonRole::CutOff => true,
-        // Whoever configured a socket wants the daemon there.
+        // A user who configured a socket wants the daemon there.
         DaemonRole::OtherSocket => config.has_default_socket(),
         DaemonRole::OtherUser => daemon.uid.is_some() && daemon.uid == sudo_caller,
     };
@@ -227,7 +226,7 @@ struct Listening {
     socket: PathBuf,
     /// Process and user.
     owner: Option<(u32, u32)>,
-    /// At a path that says nothing of the realm; the lock file there does.
+    /// Whether the path does not contain the realm, so that only its lock file does.
     is_at_other_path: bool,
 }
 
@@ -260,7 +259,7 @@ fn listeners(listed: &str, config: &Config) -> Vec<Listening> {
         .collect()
 }
 
-/// Whether it is a daemon of this user that serves the realm, as its lock file says.
+/// Whether a listening socket is that of a daemon of this user for the realm, by its lock file.
 fn serves_realm(listener: &Listening, realm: &str) -> bool {
     let holder = || DaemonLock::holder(&listener.socket);
     listener.owner.is_some_and(|(pid, owner)| {
@@ -268,7 +267,7 @@ fn serves_realm(listener: &Listening, realm: &str) -> bool {
     })
 }
 
-/// Whether it is the socket of a daemon of this realm for one user or all.
+/// Whether a path is a default socket of this realm, of any user or of the system.
 fn is_default_socket(path: &Path, realm: &str) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     let named = name.and_then(|name| name.strip_suffix(".sock")) == Some(realm);
@@ -276,13 +275,13 @@ fn is_default_socket(path: &Path, realm: &str) -> bool {
     named && (folder == Some(Path::new(SYSTEM_FOLDER)) || user_of_folder(path).is_some())
 }
 
-/// The user that a socket's folder is named by.
+/// The user whose number is in the name of a socket's folder.
 fn user_of_folder(socket: &Path) -> Option<u32> {
     let folder = socket.parent()?.file_name()?.to_str()?;
     folder.strip_prefix(USER_PREFIX)?.parse().ok()
 }
 
-/// The processes that have these sockets, by inode: the daemons' that this user may look into.
+/// By inode of a socket: its owner's process and user. Finds only daemons whose descriptors this user may read.
 fn owners(sockets: &[(PathBuf, u64)]) -> Vec<(u64, (u32, u32))> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let daemons = processes.filter_map(|entry| {

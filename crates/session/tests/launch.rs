@@ -1,15 +1,16 @@
-//! Starting a daemon. This program is the daemon, too: `RGAPS_DAEMON` names itself.
+//! Tests of starting a daemon. This program is also the daemon: it sets `RGAPS_DAEMON` to itself.
 //!
-//! No test harness: the daemon is started without arguments, and what is tested is processes.
+//! It has no test harness, since clients start the daemon without arguments.
 
 use rgaps_session::{
-    connect, connect_or_start, Channel, Config, DaemonLock, LaunchError, Listener, Ready,
+    connect, connect_or_start, Config, DaemonLock, LaunchError, Ready, SessionListener,
+    SessionSocket,
 };
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// What the daemon is to do, in the socket's folder, because its environment is scrubbed.
+/// The file with orders for the daemon, in the socket's folder: the daemon's environment is scrubbed.
 const ORDERS: &str = "orders";
 
 fn main() {
@@ -70,7 +71,7 @@ fn daemon() {
             std::process::exit(1);
         }
     };
-    let mut listener = Listener::bind(&socket, config.socket_mode.0, &lock).unwrap();
+    let mut listener = SessionListener::bind(&socket, config.socket_mode.0, &lock).unwrap();
     note(&format!("started-{}", std::process::id()), String::new());
     let variables: Vec<String> = std::env::vars().map(|(name, _)| name).collect();
     note("environment", variables.join("\n"));
@@ -81,7 +82,7 @@ fn daemon() {
         .collect();
     note("descriptors", descriptors.join("\n"));
     ready.ready();
-    // Everyone who connects gets the number of this process; gone after a while, or when told.
+    // Sends this process's ID to every client that connects. Ends at the deadline or on request.
     let deadline = Instant::now() + Duration::from_secs(240);
     let mut channels = Vec::new();
     while Instant::now() < deadline && !folder.join("quit").exists() {
@@ -103,7 +104,7 @@ fn client() {
     println!("{}", greeting(&channel));
 }
 
-fn greeting(channel: &Channel) -> u32 {
+fn greeting(channel: &SessionSocket) -> u32 {
     channel.receive::<u32>().unwrap().unwrap().0
 }
 
@@ -142,7 +143,7 @@ impl Place {
         std::fs::read_to_string(self.folder.path().join(name)).unwrap()
     }
 
-    /// Tells the daemon to leave and waits until it has.
+    /// Asks the daemon to end, and waits until it has.
     fn quit(&self) {
         std::fs::write(self.folder.path().join("quit"), "").unwrap();
         for pid in self.started() {
@@ -199,7 +200,7 @@ fn the_daemon_is_detached_and_scrubbed() {
     std::env::set_var("CUDA_VISIBLE_DEVICES", "3");
     std::env::set_var("RGAPS_SOMETHING", "kept");
     let bystander = std::fs::File::open("/proc/version").unwrap();
-    // One that survives exec, as a careless program leaves them.
+    // A descriptor without close-on-exec, as careless programs leave them.
     rustix::io::fcntl_setfd(&bystander, rustix::io::FdFlags::empty()).unwrap();
     let channel = connect_or_start(&place.config, &[]).unwrap();
     let pid = greeting(&channel);
@@ -259,7 +260,7 @@ fn a_daemon_that_leaves_is_waited_for() {
     std::fs::write(place.folder.path().join("quit"), "").unwrap();
     wait_for(|| !place.config.socket_path().exists(), "its leaving");
     std::fs::remove_file(place.folder.path().join("quit")).unwrap();
-    // The socket is gone and the lock is not.
+    // The first daemon has removed its socket and still has its lock.
     let second = greeting(&connect_or_start(&place.config, &[]).unwrap());
     assert_ne!(first, second);
     place.quit();
@@ -288,7 +289,7 @@ fn a_missing_program_is_named() {
         error.contains("/no/such/rgapsd") && error.contains("RGAPS_DAEMON"),
         "{error}"
     );
-    // Without the variable: where the caller says, before all other places.
+    // Without the variable, the folders of the caller come first.
     std::env::remove_var("RGAPS_DAEMON");
     let bin = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(&named, bin.path().join("rgapsd")).unwrap();
@@ -302,12 +303,12 @@ fn a_socket_that_is_not_for_us() {
     let place = Place::new("");
     let _daemon = connect_or_start(&place.config, &[]).unwrap();
     let socket = place.config.socket_path();
-    // In a process that is nobody: root may everything.
+    // In a process of the user nobody, since root has all rights.
     if rustix::process::geteuid().is_root() {
         use std::os::unix::fs::PermissionsExt;
         let open = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(place.folder.path(), open).unwrap();
-        // SAFETY: the child becomes nobody, connects, and leaves without running handlers.
+        // SAFETY: the child becomes nobody, connects, and ends by `_exit`, without running exit handlers.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: as above.

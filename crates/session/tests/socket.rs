@@ -1,8 +1,8 @@
-//! The socket against peers that keep to the protocol, and peers that do not.
+//! Tests of the socket with peers that keep to the protocol, and peers that violate it.
 
 use rgaps_session::{
-    Answer, Channel, ClientPacket, DaemonLock, DaemonPacket, Listener, Request, SocketError,
-    MAX_PACKET_BYTES, MAX_PACKET_FDS,
+    Answer, ClientPacket, DaemonLock, DaemonPacket, Request, SessionListener, SessionSocket,
+    SocketError, MAX_PACKET_BYTES, MAX_PACKET_FDS,
 };
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use std::io::{IoSlice, Read, Seek, Write};
@@ -15,7 +15,7 @@ fn lock(socket: &Path) -> DaemonLock {
     DaemonLock::take(&DaemonLock::path_for(socket), "default").unwrap()
 }
 
-/// Descriptors of this file that this process has (other tests open and close theirs).
+/// How many descriptors of this file this process has (other tests open and close descriptors of other files).
 fn descriptors_of(file: &std::fs::File) -> usize {
     let link = |fd: &Path| std::fs::read_link(fd).ok();
     let own = link(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())));
@@ -25,8 +25,8 @@ fn descriptors_of(file: &std::fs::File) -> usize {
         .count()
 }
 
-/// Sends bytes as they are, past all that `Channel` checks.
-fn send_raw(channel: &Channel, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+/// Sends raw bytes, without the checks of `SessionSocket`.
+fn send_raw(channel: &SessionSocket, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     let mut space = [MaybeUninit::uninit(); 2048];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {
@@ -50,7 +50,7 @@ fn request() -> ClientPacket {
 
 #[test]
 fn a_packet_with_descriptors_arrives_whole() {
-    let (a, b) = Channel::pair().unwrap();
+    let (a, b) = SessionSocket::pair().unwrap();
     let mut file = tempfile::tempfile().unwrap();
     write!(file, "hello").unwrap();
     let fds = vec![file.as_fd(); MAX_PACKET_FDS];
@@ -72,7 +72,7 @@ fn a_packet_with_descriptors_arrives_whole() {
 
 #[test]
 fn the_largest_packet_passes_and_a_larger_one_is_not_sent() {
-    let (a, b) = Channel::pair().unwrap();
+    let (a, b) = SessionSocket::pair().unwrap();
     let packet = |bytes: usize| DaemonPacket::Answer {
         id: 1,
         result: Err(rgaps_session::Refusal {
@@ -107,7 +107,7 @@ fn the_largest_packet_passes_and_a_larger_one_is_not_sent() {
 
 #[test]
 fn garbage_is_an_error_and_leaks_nothing() {
-    let (a, b) = Channel::pair().unwrap();
+    let (a, b) = SessionSocket::pair().unwrap();
     let file = tempfile::tempfile().unwrap();
     let good = postcard::to_stdvec(&request()).unwrap();
 
@@ -163,14 +163,14 @@ fn garbage_is_an_error_and_leaks_nothing() {
         "those that came with errors are closed"
     );
 
-    // And the session would still work; whether it is to go on is the caller's to say.
+    // The session still works; the caller decides whether to continue it.
     a.send(&request(), &[]).unwrap();
     assert_eq!(b.receive::<ClientPacket>().unwrap().unwrap().0, request());
 }
 
 #[test]
 fn the_end_is_told_from_errors() {
-    let (a, b) = Channel::pair().unwrap();
+    let (a, b) = SessionSocket::pair().unwrap();
     a.send(&request(), &[]).unwrap();
     drop(a);
     assert!(
@@ -178,10 +178,10 @@ fn the_end_is_told_from_errors() {
         "what was sent before arrives"
     );
     assert!(b.receive::<ClientPacket>().unwrap().is_none());
-    // No SIGPIPE: the test would be dead.
+    // SIGPIPE would have ended the test.
     assert!(matches!(b.send(&request(), &[]), Err(SocketError::Closed)));
 
-    let (a, b) = Channel::pair().unwrap();
+    let (a, b) = SessionSocket::pair().unwrap();
     b.send(&request(), &[]).unwrap();
     a.send(&request(), &[]).unwrap();
     drop(a);
@@ -194,7 +194,7 @@ fn the_end_is_told_from_errors() {
 
 #[test]
 fn a_full_socket_says_so() {
-    let (a, b) = Channel::pair().unwrap();
+    let (a, b) = SessionSocket::pair().unwrap();
     a.set_nonblocking(true).unwrap();
     let mut sent = 0;
     let error = loop {
@@ -214,14 +214,14 @@ fn a_full_socket_says_so() {
 fn who_the_peer_is() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r.sock");
-    let listener = Listener::bind(&path, 0o600, &lock(&path)).unwrap();
+    let listener = SessionListener::bind(&path, 0o600, &lock(&path)).unwrap();
     assert!(listener.accept().unwrap().is_none());
 
     // SAFETY: the child makes system calls only (connect, pause) and never returns.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        let _channel = Channel::connect(&path);
+        let _channel = SessionSocket::connect(&path);
         loop {
             // SAFETY: waits for the signal that ends the child.
             unsafe { libc::pause() };
@@ -269,15 +269,15 @@ fn the_listener_and_its_path() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r.sock");
     let lock = lock(&path);
-    let mut first = Listener::bind(&path, 0o640, &lock).unwrap();
+    let mut first = SessionListener::bind(&path, 0o640, &lock).unwrap();
     assert_eq!(
         std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
         0o640
     );
-    let waiting = Channel::connect(&path).unwrap();
+    let waiting = SessionSocket::connect(&path).unwrap();
     first.retire();
     assert!(!path.exists());
-    assert!(Channel::connect(&path).is_err());
+    assert!(SessionSocket::connect(&path).is_err());
     assert!(
         first.accept().unwrap().is_some(),
         "who waited is still served"
@@ -295,22 +295,22 @@ fn the_listener_and_its_path() {
     .unwrap();
     rustix::net::bind(&stale, &rustix::net::SocketAddrUnix::new(&path).unwrap()).unwrap();
     drop(stale);
-    let refused = Channel::connect(&path).unwrap_err();
+    let refused = SessionSocket::connect(&path).unwrap_err();
     assert_eq!(refused.errno(), Some(libc::ECONNREFUSED));
-    let second = Listener::bind(&path, 0o600, &lock).unwrap();
-    let third = Listener::bind(&path, 0o600, &lock).unwrap();
+    let second = SessionListener::bind(&path, 0o600, &lock).unwrap();
+    let third = SessionListener::bind(&path, 0o600, &lock).unwrap();
     drop(second);
-    Channel::connect(&path).unwrap();
+    SessionSocket::connect(&path).unwrap();
     drop(third);
     assert!(!path.exists());
 
     std::fs::write(&path, "precious").unwrap();
     assert!(matches!(
-        Listener::bind(&path, 0o600, &lock),
+        SessionListener::bind(&path, 0o600, &lock),
         Err(SocketError::Path { .. })
     ));
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
     let long = folder.path().join("x".repeat(120));
-    let error = Channel::connect(&long).unwrap_err();
+    let error = SessionSocket::connect(&long).unwrap_err();
     assert!(error.to_string().contains("shorter"), "{error}");
 }

@@ -10,8 +10,8 @@ pub use loom::sync::atomic::{fence, AtomicU32, AtomicU64};
 #[cfg(not(loom))]
 pub use portable_atomic::AtomicU128;
 
-/// Whether 128-bit compare-and-swap is one instruction here. Where it is not, it would be
-/// emulated by a lock that other processes do not see, and nothing that shares memory may start.
+/// Whether 128-bit compare-and-swap is lock-free on this processor. If not, it is emulated by a lock that other
+/// processes do not see: then no program that shares memory may start.
 pub fn has_lock_free_u128() -> bool {
     #[cfg(not(loom))]
     return AtomicU128::is_lock_free();
@@ -19,9 +19,8 @@ pub fn has_lock_free_u128() -> bool {
     return true;
 }
 
-/// loom has no 128-bit atomic: this one folds the value into 64 bits, so that the orderings that
-/// the code asks for are the ones that are explored. Of each half 28 low bits and 4 high ones
-/// remain; a model that uses others panics.
+/// loom has no 128-bit atomic. This one folds the value into one of 64 bits, so that loom explores the orderings that
+/// the code asks for. It keeps the 28 lowest and the 4 highest bits of each half; a model that uses others panics.
 #[cfg(loom)]
 #[derive(Debug)]
 pub struct AtomicU128(AtomicU64);

@@ -1,7 +1,6 @@
-//! Hints to the processor about a cache line that another core will soon want, or has.
+//! Hints to the processor about a cache line that another core has, or will soon want.
 //!
-//! They change nothing but time. Where the processor or the model knows no such hint they are
-//! nothing at all.
+//! They change nothing but timing, and do nothing where the processor has no such hint, and in models.
 
 #[cfg(all(
     not(loom),
@@ -10,7 +9,7 @@
 ))]
 use std::arch::asm;
 
-/// Begins to fetch the line of `word` for a write that comes soon.
+/// Begins to fetch the cache line of `word` for a write that follows soon.
 #[inline(always)]
 pub fn prefetch_for_write<T>(word: &T) {
     // SAFETY: a prefetch of any address does nothing that a program can see. Processors without
@@ -27,8 +26,8 @@ pub fn prefetch_for_write<T>(word: &T) {
     let _ = word;
 }
 
-/// Says that another core will want the line of `word` next, so that it had better lie in the
-/// cache that all cores share (CLDEMOTE; Intel, from Sapphire Rapids on).
+/// Moves the cache line of `word` to the cache that all cores share, since another core will want it next (CLDEMOTE; Intel,
+/// from Sapphire Rapids on).
 #[inline(always)]
 pub fn demote<T>(word: &T) {
     // SAFETY: the line is valid memory, and the instruction only moves it between caches.

@@ -1,18 +1,18 @@
-//! The clock that is the same in every process of a host, and what the wall clock is ahead of it.
+//! The monotonic clock, which is the same in every process of a host, and its difference from the wall clock.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// The difference of the clocks changes only when the wall clock is set. A smaller change is an error of reading.
+/// The difference of the clocks changes only when the wall clock is set. A change up to this counts as an error of reading.
 const CLOCK_STEP_NS: u64 = 1_000_000;
-/// How often the clocks are read for one look at both.
+/// How often both clocks are read to measure a new difference.
 const CLOCK_READS: usize = 5;
-/// The difference was not taken yet.
+/// The value of `WALL_OFFSET_NS` before the first measurement.
 const UNKNOWN: i64 = i64::MIN;
 /// What [`wall_offset_ns`] returned last.
 static WALL_OFFSET_NS: AtomicI64 = AtomicI64::new(UNKNOWN);
-/// The clocks are compared again after so long.
+/// The clocks are compared again after this time.
 const COMPARE_NS: u64 = 1_000_000;
-/// When they were compared last.
+/// The monotonic time at which they were compared last.
 static COMPARED_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Nanoseconds of `CLOCK_MONOTONIC`: comparable between processes of one host (not between time
@@ -28,11 +28,11 @@ pub fn wall_ns() -> u64 {
     now(libc::CLOCK_REALTIME)
 }
 
-/// Nanoseconds that the wall clock is ahead of [`monotonic_ns`], which is `now_ns`.
+/// Returns how many nanoseconds the wall clock is ahead of [`monotonic_ns`], whose current value is `now_ns`.
 ///
 /// Linux lets both clocks run at one rate, so this is one number for all threads of a process until the wall clock is
 /// set by more than a millisecond. Times that are converted with it keep their order, however long a thread is
-/// interrupted between two reads of the clocks. The clocks are read once a millisecond at most.
+/// interrupted between two reads of the clocks. The clocks are compared once a millisecond at most.
 pub fn wall_offset_ns(now_ns: u64) -> i64 {
     let known = WALL_OFFSET_NS.load(Ordering::Relaxed);
     let compared_ns = COMPARED_NS.load(Ordering::Relaxed);
@@ -44,7 +44,7 @@ pub fn wall_offset_ns(now_ns: u64) -> i64 {
     if known != UNKNOWN && offset.abs_diff(known) <= CLOCK_STEP_NS + took {
         return known;
     }
-    // The read that was interrupted least.
+    // Use the fastest read, which has the smallest error.
     let reads = (1..CLOCK_READS).map(|_| read_offset());
     let (_, offset) = reads.fold((took, offset), Ord::min);
     let order = Ordering::Relaxed;
@@ -54,14 +54,14 @@ pub fn wall_offset_ns(now_ns: u64) -> i64 {
     }
 }
 
-/// A time of [`monotonic_ns`] as nanoseconds of the wall clock since 1970, with what [`wall_offset_ns`] gave. Times from before
-/// the host started are negative, in two's complement; those from before 1970 become 0.
+/// Converts a time of [`monotonic_ns`] to nanoseconds of the wall clock since 1970, with an offset of [`wall_offset_ns`].
+/// Times before the host's start are negative, in two's complement; those before 1970 become 0.
 pub fn to_wall(monotonic_ns: u64, offset_ns: i64) -> u64 {
     let wall = (monotonic_ns as i64).saturating_add(offset_ns);
     u64::try_from(wall).unwrap_or(0)
 }
 
-/// How long a read of both clocks took, and their difference, which is wrong by at most that.
+/// Reads both clocks. Returns how long that took, and the difference, whose error is at most that long.
 fn read_offset() -> (u64, i64) {
     let (before, wall, after) = (monotonic_ns(), wall_ns(), monotonic_ns());
     let between = before + (after - before) / 2;

@@ -8,15 +8,15 @@ use crate::atomic::AtomicU32;
 /// Why a wait ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wake {
-    /// Rung, or the word had changed already, or a signal came: look again.
+    /// Somebody woke the sleeper, or the word had changed already, or a signal arrived: look at the word again.
     Look,
-    /// The time is over.
+    /// The timeout has passed.
     TimedOut,
 }
 
-/// Words that one [`futex_wait_any`] takes at most (the kernel's `FUTEX_WAITV_MAX`).
+/// The most words that one [`futex_wait_any`] takes (the kernel's `FUTEX_WAITV_MAX`).
 pub const WAIT_ANY_MAX: usize = 128;
-/// How long a sleep on several words lasts at most where the kernel has no `futex_waitv`.
+/// The longest sleep on several words if the kernel has no `futex_waitv`.
 #[cfg(not(loom))]
 const WITHOUT_WAITV_NS: u64 = 1_000_000;
 
@@ -47,8 +47,8 @@ pub fn futex_wake_all(word: &AtomicU32) -> u32 {
     woken.max(0) as u32
 }
 
-/// Sleeps while every word has the value beside it, at most `timeout_ns`. Takes up to
-/// [`WAIT_ANY_MAX`] words. Before Linux 5.16 more than one word means looking every millisecond.
+/// Sleeps while every word has the value beside it, at most `timeout_ns`. Takes 1 to
+/// [`WAIT_ANY_MAX`] words. Before Linux 5.16, a wait for several words returns after a millisecond at most.
 #[cfg(not(loom))]
 pub fn futex_wait_any(words: &[(&AtomicU32, u32)], timeout_ns: u64) -> Wake {
     assert!(!words.is_empty() && words.len() <= WAIT_ANY_MAX);
@@ -73,10 +73,10 @@ pub fn futex_wait_any(words: &[(&AtomicU32, u32)], timeout_ns: u64) -> Wake {
             reserved: 0,
         })
         .collect();
-    // futex_waitv takes a point in time, unlike FUTEX_WAIT.
+    // futex_waitv takes a deadline, unlike FUTEX_WAIT, which takes a duration.
     let deadline = timespec(crate::monotonic_ns().saturating_add(timeout_ns));
-    // SAFETY: `waiters` is an array of as many valid entries as are announced, whose words live
-    // for the length of the call; `deadline` is a valid timespec.
+    // SAFETY: `waiters` has `waiters.len()` valid entries, whose words `words` borrows for the length of the call;
+    // `deadline` is a valid timespec.
     let result = unsafe {
         libc::syscall(
             libc::SYS_futex_waitv,
@@ -88,7 +88,7 @@ pub fn futex_wait_any(words: &[(&AtomicU32, u32)], timeout_ns: u64) -> Wake {
         )
     };
     if result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) {
-        // An older kernel: sleep on the first word, and briefly, for the others' sake.
+        // An older kernel: sleep on the first word only, and briefly, since the others cannot wake this thread.
         let (word, expected) = words[0];
         futex_wait(word, expected, timeout_ns.min(WITHOUT_WAITV_NS));
         return Wake::Look;
@@ -115,7 +115,7 @@ fn timespec(ns: u64) -> libc::timespec {
     }
 }
 
-/// In a model, sleeping is spinning: a lost wake-up shows as a loop that never ends, which loom
+/// In a model, a sleeper spins: a lost wake-up becomes a loop that never ends, which loom
 /// reports.
 #[cfg(loom)]
 pub fn futex_wait(word: &AtomicU32, expected: u32, _timeout_ns: u64) -> Wake {
@@ -125,13 +125,13 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, _timeout_ns: u64) -> Wake {
     Wake::Look
 }
 
-/// See [`futex_wait`].
+/// Does nothing in a model, where sleepers spin.
 #[cfg(loom)]
 pub fn futex_wake_all(_word: &AtomicU32) -> u32 {
     0
 }
 
-/// See [`futex_wait`].
+/// In a model, waits for the first word only.
 #[cfg(loom)]
 pub fn futex_wait_any(words: &[(&AtomicU32, u32)], timeout_ns: u64) -> Wake {
     futex_wait(words[0].0, words[0].1, timeout_ns)

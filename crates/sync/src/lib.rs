@@ -1,7 +1,6 @@
-//! Atomics, futexes and the clock, as `core` and Linux give them, or as loom models them.
+//! Atomics, futexes and the clock: those of `core` and Linux, or, in models (`--cfg loom`), those of loom.
 //!
-//! Code that other processes take part in is written against this crate, so that a model
-//! (`--cfg loom`) runs the very lines that ship.
+//! Code of protocols between processes uses this crate, so that models run the same lines that ship.
 
 #![warn(clippy::too_many_lines)]
 
@@ -16,12 +15,13 @@ pub use futex::{futex_wait, futex_wait_any, futex_wake_all, Wake, WAIT_ANY_MAX};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex, also if a thread panicked that had it: for what is right after each statement under the lock.
+/// Locks a mutex, also after a thread panicked while it held the lock. Use it only for data that is consistent after each
+/// statement under the lock.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells the processor that this is a spin loop (and the model that others must run).
+/// Tells the processor that this is a spin loop, and a model that other threads must run.
 #[inline(always)]
 pub fn spin_hint() {
     #[cfg(not(loom))]

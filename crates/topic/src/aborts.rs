@@ -1,5 +1,5 @@
-//! What has become of the work that messages wait for, written down where they say what they wait for: in
-//! descriptors, and in the blocks of copies.
+//! Replaces points by their outcome, reached or aborted, in the words that name the points: in descriptors of messages, and in block
+//! entries of replicas.
 
 use crate::orphan::announced;
 use crate::replica::replicas;
@@ -9,16 +9,16 @@ use rgaps_layout::{BlockWord, ElementWord, DESCRIPTOR_QUEUED, POINT_ABORTED, POI
 use rgaps_sync::atomic::{fence, AtomicU64, Ordering};
 use std::ops::Range;
 
-/// Where a point stands.
+/// The word that names a point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PointSource {
-    /// In the descriptor of the message of this number.
+    /// In the descriptor of the message with this sequence number.
     Descriptor(u64),
-    /// In the entry of this block, which is a copy.
+    /// In the entry of this block, which is a replica.
     Copy(u32),
 }
 
-/// The points that the messages `range` of a publisher's ring, and their copies, wait for.
+/// The points that the messages `range` of a publisher's ring, and their replicas, wait for.
 pub fn queued_points<'a, S: Storage>(
     region: &'a RegionView<S>,
     incarnation: u64,
@@ -45,7 +45,7 @@ fn of_descriptor<S: Storage>(
         timeline: ElementWord::of_word(get(descriptor.element())).timeline,
         value: get(descriptor.point()),
     };
-    // Its publisher may be writing there (SYNC: descriptor).
+    // Its publisher may be rewriting the descriptor, which the second load of `committed` shows (SYNC: descriptor).
     fence(Ordering::Acquire);
     (queued && get(descriptor.committed()) == sequence + 1)
         .then_some((PointSource::Descriptor(sequence), point))
@@ -61,14 +61,14 @@ fn of_copy<S: Storage>(
         timeline: entry.timeline().load(Ordering::Acquire),
         value: entry.point().load(Ordering::Acquire),
     };
-    // Its publisher may have begun another copy there: then it is not of this message any more.
+    // The publisher may have begun another replica in the block since.
     let still = entry.replica_of().load(Ordering::Acquire) == sequence + 1;
     still.then_some((PointSource::Copy(block), point))
 }
 
-/// Replaces the points of the messages `range`, and of their copies, by their outcome: reached or aborted. So the outcome stays known when
-/// the timelines have other owners. A point that is not reached is aborted if nobody owns its timeline (`is_owned`). Returns how many points
-/// are still pending.
+/// Replaces the points of the messages `range`, and of their replicas, by their outcome: reached or aborted. So the outcome stays known
+/// when the timelines have other owners. A point that is not reached is aborted if no process owns its timeline (`is_owned`). Returns how
+/// many points are still pending.
 ///
 /// The publisher may live: a descriptor or entry that it rewrites meanwhile has another point, which stays.
 pub fn settle_points<S: Storage>(
@@ -89,7 +89,7 @@ pub fn settle_points<S: Storage>(
             Progress::Pending => POINT_ABORTED,
         };
         let write = |word: &AtomicU64| {
-            // Release: whoever sees that the bytes are there sees them, as we have (SYNC: point).
+            // Release: a reader that sees the point replaced by "reached" also sees the message's bytes (SYNC: point).
             let _ =
                 word.compare_exchange(point.value, verdict, Ordering::AcqRel, Ordering::Relaxed);
         };

@@ -1,32 +1,30 @@
-//! The daemon's part when a subscriber comes.
+//! Admits a subscriber to a topic: the daemon's part of joining.
 
 use crate::{Storage, TopicView};
 use rgaps_layout::MAX_PUBLISHERS;
 use rgaps_sync::atomic::{fence, Ordering};
 
-/// What the daemon knows of a subscriber that it admits.
+/// How to admit a subscriber.
 #[derive(Clone, Copy, Debug)]
 pub struct Admission {
-    /// Publishers that offer it wait for the subscriber.
+    /// Reliable publishers wait for the subscriber.
     pub reliable: bool,
-    /// It begins with the oldest message that is kept, of publishers that keep their history.
+    /// The subscriber begins with the oldest kept message of publishers that keep their history.
     pub late: bool,
-    /// Publisher slots that match it.
+    /// The publisher slots that match it. Bit n: slot n.
     pub matched: u64,
-    /// What `membership_epoch` becomes.
+    /// The new value of `membership_epoch`.
     pub epoch: u32,
 }
 
-/// Makes the publishers that match subscriber `index` wait for it, if it is reliable, and puts its
-/// cursors where it begins: with what comes next, or with the oldest message that is kept. Raises
-/// the epoch. Its bit among the subscribers comes after this: whoever sees that bit and then
-/// publishes reaches it, if the two match.
+/// Makes the publishers that match subscriber `index` wait for it, if it is reliable, and sets its cursors: to the next message, or to
+/// the oldest kept one. Raises the epoch. The caller sets the subscriber's bit in the topic after this: a matching publisher that sees
+/// the bit and then publishes reaches the subscriber.
 ///
-/// A publisher looks whom it has to wait for before each message and does not look again, so it may
-/// push out what a subscriber wants that came meanwhile. Therefore the bits come first, with
-/// cursors that allow nothing, and what comes next is looked up behind a fence: a publisher whose
-/// message we do not see announced by then sees the bits when it looks for the one after it, and
-/// until then pushes out nothing from its own message on (SYNC: admit).
+/// Before each message, a publisher checks once for which subscribers it must wait. So it may still remove messages that a subscriber
+/// wants which joined after that check. Therefore this sets the subscriber's bits first, with cursors at the oldest messages, and loads
+/// the publishers' heads behind a fence. A publisher whose message is not in its head by then sees the bits when it checks for its next
+/// message, and until then removes no message from its current one on (SYNC: admit).
 pub fn admit_subscriber<S: Storage>(topic: &TopicView<S>, index: usize, admission: Admission) {
     let Admission {
         reliable,
@@ -41,8 +39,8 @@ pub fn admit_subscriber<S: Storage>(topic: &TopicView<S>, index: usize, admissio
         let tail = words.tail().load(Ordering::Acquire);
         slot.cursor(publisher).store(tail, Ordering::Relaxed);
         if matches(publisher) {
-            // Before the subscriber is in any mask: a publisher that finds it there finds the pair
-            // matched, too (SYNC: matched).
+            // Before the subscriber is in any of the topic's masks, so that a publisher that finds it there finds the pair matched
+            // (SYNC: matched).
             words.matched().fetch_or(1 << index, Ordering::Release);
         }
     }
@@ -53,7 +51,7 @@ pub fn admit_subscriber<S: Storage>(topic: &TopicView<S>, index: usize, admissio
     fence(Ordering::SeqCst);
     for publisher in 0..MAX_PUBLISHERS {
         let words = topic.publisher(publisher);
-        // Relaxed: the daemon, which calls this, wrote it itself.
+        // Relaxed: the daemon, which calls this, wrote the word itself.
         let keeps = || words.transient_local().load(Ordering::Relaxed) != 0;
         if !(late && matches(publisher) && keeps()) {
             let head = words.head().load(Ordering::Acquire);

@@ -1,8 +1,7 @@
-//! What a late joiner reads of the history: the newest messages of the whole topic, oldest first.
+//! Times of publishing, by which a late joiner reads the newest messages of the whole topic, oldest first.
 //!
-//! Each publisher's ring is in order already, so this is a merge of at most [`MAX_PUBLISHERS`](rgaps_layout::MAX_PUBLISHERS) sorted
-//! sequences by the time of publishing. The daemon uses the same times to see which messages of
-//! publishers that are gone have been superseded.
+//! Each publisher's ring is sorted already, so this is a merge of at most [`MAX_PUBLISHERS`](rgaps_layout::MAX_PUBLISHERS) sorted
+//! sequences. The daemon uses the same times to find the messages of closed and dead publishers that newer ones have superseded.
 
 use crate::{ring_range, PublisherView, RegionView, Storage};
 use rgaps_sync::atomic::{fence, Ordering};
@@ -36,7 +35,7 @@ pub fn published_after<S: Storage>(
     ns: i64,
 ) -> u64 {
     let Range { mut start, end } = ring_range(slot, region);
-    // The last one may be announced without being counted yet, or not be there.
+    // `ring_range` includes one message beyond the head, which may not exist.
     let is_there = |sequence| published_ns(region, incarnation, sequence).is_some();
     let end = if end > start && !is_there(end - 1) {
         end - 1
@@ -46,7 +45,7 @@ pub fn published_after<S: Storage>(
     let mut after = end;
     while start < after {
         let middle = start + (after - start) / 2;
-        // A message that is not there was pushed out meanwhile: it is older than all that are.
+        // A missing message has left the ring since, so it is older than all that are left.
         match published_ns(region, incarnation, middle) {
             Some(then) if then > ns => after = middle,
             _ => start = middle + 1,

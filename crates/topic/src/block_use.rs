@@ -1,17 +1,17 @@
-//! What a publisher's blocks are used for, for those who ask why it needs so much memory.
+//! Tells for what a publisher's blocks are used, for listings that explain its memory.
 
 use crate::holder::{Holders, PRODUCER, RING};
 use crate::orphan::{block_range, used};
 use crate::{PublisherView, RegionView, Storage};
 
-/// Why a block is not free. One that has several reasons has the first of these.
+/// Why a block is not free. Of several reasons the first in this list counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockUse {
     /// A replica of a message, in another pool than the publisher's own.
     Replica,
     /// The ring holds it: the message is part of the history.
     History,
-    /// The publisher holds it: a loan that is being filled, or work of its own that may still write.
+    /// The publisher holds it: as a loan, or until its GPU work that may write the block has finished.
     Loan,
     /// Only subscribers hold it: samples of messages that have left the history.
     Held,

@@ -1,12 +1,11 @@
-//! Deferred releases: holds that a subscriber gives up behind GPU work that may still read the block.
+//! Deferred releases: holds that a subscriber releases behind GPU work that may still read the block.
 //!
-//! The subscriber writes down what is to be cleared and when, and need not come back for it: the
-//! block's publisher clears the bit as soon as it wants the block and finds the point passed. Whoever
-//! clears an entry claims it first, so that a late one cannot clear the bit of a later owner of the
-//! subscriber's slot: the slot is given away only when none of its entries is claimed.
+//! The subscriber writes block, bit and point into an entry of its list in shared memory. The block's publisher, or the subscriber
+//! itself, clears the bit once it finds the point passed. It first claims the entry by a compare-and-swap. The daemon gives the
+//! subscriber's slot to another one only when no entry is claimed, so a slow process cannot clear a bit of the next owner.
 //!
 //! ```text
-//! FREE --subscriber--> PENDING --whoever finds the point passed--> BY_... --the same--> FREE
+//! FREE --subscriber--> PENDING --who finds the point passed--> BY_... --the same process--> FREE
 //! ```
 
 use crate::point::{progress, Point, Progress};
@@ -20,7 +19,7 @@ use rgaps_layout::{
 use rgaps_sync::atomic::Ordering;
 use std::collections::VecDeque;
 
-/// A state without its use count.
+/// Mask of a state word without its use count.
 pub(crate) const KIND: u64 = 3;
 
 /// One subscriber's list. Exactly one exists per subscriber.
@@ -31,7 +30,7 @@ pub struct ReleaseList<S: Storage> {
     entries: Vec<Entry<S>>,
     /// Entries in use, oldest first.
     pending: VecDeque<usize>,
-    /// Free ones; those that were used last come first, so that few entries stay few cache lines.
+    /// Free entries, as a stack: reusing the last one first keeps a short list in few cache lines.
     free: Vec<usize>,
 }
 
@@ -61,19 +60,19 @@ impl<S: Storage> ReleaseList<S> {
         }
     }
 
-    /// Whether nothing is on it.
+    /// Whether the list has no entries.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// How many are on it.
+    /// How many entries the list has.
     #[inline]
     pub fn len(&self) -> usize {
         self.pending.len()
     }
 
-    /// Releases a hold when `point` has passed. The hold comes back when the list is full.
+    /// Releases a hold once `point` has passed. Err: the list is full, and the caller keeps the hold.
     pub fn push(&mut self, held: Held<S>, point: Point) -> Result<(), Held<S>> {
         let Some(index) = self.free.pop() else {
             return Err(held);
@@ -92,7 +91,7 @@ impl<S: Storage> ReleaseList<S> {
             .deferring()
             .fetch_or(1 << self.slot, Ordering::AcqRel);
         step!("deferred_release.filled");
-        // Release: whoever sees it pending sees what it says (SYNC: deferred release).
+        // Release: a process that sees the entry pending sees its fields (SYNC: deferred release).
         view.state().store(
             entry.uses << 2 | DEFERRED_RELEASE_PENDING,
             Ordering::Release,
@@ -103,8 +102,7 @@ impl<S: Storage> ReleaseList<S> {
         Ok(())
     }
 
-    /// Clears what has passed, and forgets what its publisher cleared. Returns how many entries are
-    /// left.
+    /// Clears the bits of entries whose points have passed, and removes entries that publishers cleared. Returns how many are left.
     pub fn tidy(&mut self) -> usize {
         let before = self.pending.len();
         for _ in 0..before {
@@ -132,7 +130,7 @@ impl<S: Storage> ReleaseList<S> {
         };
         let view = self.topic.deferred_releases(self.slot as usize, index);
         let ours = entry.uses << 2;
-        // Acquire: who freed it has done with the block's word (SYNC: deferred release).
+        // Acquire: the process that freed the entry no longer uses the block's holder word (SYNC: deferred release).
         let state = view.state().load(Ordering::Acquire);
         if state == ours | DEFERRED_RELEASE_BY_PUBLISHER {
             return false;
@@ -148,7 +146,7 @@ impl<S: Storage> ReleaseList<S> {
                 Ordering::Acquire,
             );
             if claimed.is_err() {
-                // Its publisher was faster.
+                // The publisher claimed it first.
                 return false;
             }
             step!("deferred_release.claimed");
@@ -156,7 +154,7 @@ impl<S: Storage> ReleaseList<S> {
             view.state()
                 .store(ours | DEFERRED_RELEASE_FREE, Ordering::Release);
         } else if state != ours | DEFERRED_RELEASE_FREE {
-            // Somebody has scribbled here. Nobody else will clear the bit.
+            // Another process overwrote the state, so no publisher will clear the bit.
             if progress(self.topic.storage(), *point) == Progress::Pending {
                 return false;
             }
@@ -171,7 +169,7 @@ impl<S: Storage> ReleaseList<S> {
     }
 }
 
-/// A hold that a subscriber of `topic` has let go of, as its publisher finds it.
+/// A deferred release whose point has passed, as the block's publisher claims it.
 pub(crate) struct FinishedRelease {
     pub(crate) subscriber: u32,
     pub(crate) uses: u64,
@@ -179,8 +177,8 @@ pub(crate) struct FinishedRelease {
     pub(crate) generation: u64,
 }
 
-/// Claims, for publisher slot `publisher`, the entries on its blocks whose points have passed, and
-/// calls `clear` with each; it is free after that.
+/// Claims, for publisher slot `publisher`, the entries on its blocks whose points have passed. Calls `clear` with each, which must
+/// clear the bit; then frees the entry.
 pub(crate) fn claim_finished<S: Storage>(
     topic: &TopicView<S>,
     publisher: u32,
@@ -196,11 +194,11 @@ pub(crate) fn claim_finished<S: Storage>(
             // SYNC: deferred release.
             let state = view.state().load(Ordering::Acquire);
             if state == 0 {
-                // Never used, so neither are those that come after it.
+                // Never used, so all later entries are unused too.
                 break;
             }
-            // One that is claimed for us was so by who died in this slot, or by a scribbler: we finish
-            // what we claim before we look again.
+            // An entry that is claimed already was claimed by a publisher that died in this slot, or by a process that violates
+            // the protocol: this function frees each entry that it claims before it returns.
             let kind = state & KIND;
             if !matches!(
                 kind,
@@ -223,7 +221,7 @@ pub(crate) fn claim_finished<S: Storage>(
             if progress(topic.storage(), point) == Progress::Pending {
                 continue;
             }
-            // With its use count: what was read belongs to the entry that is claimed.
+            // The state has a use count, so a successful claim shows that the fields read above belong to this use of the entry.
             let claimed = view.state().compare_exchange(
                 state,
                 state & !KIND | DEFERRED_RELEASE_BY_PUBLISHER,
@@ -235,7 +233,7 @@ pub(crate) fn claim_finished<S: Storage>(
                 let free = passed.uses << 2 | DEFERRED_RELEASE_FREE;
                 clear(passed);
                 step!("deferred_release.cleared");
-                // Release: done with the block's word (SYNC: deferred release).
+                // Release: after the last use of the block's holder word (SYNC: deferred release).
                 view.state().store(free, Ordering::Release);
             }
         }

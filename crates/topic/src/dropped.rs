@@ -1,6 +1,6 @@
-//! Slow reliable subscribers that a publisher does not wait for.
+//! Slow reliable subscribers for which a publisher does not wait.
 
-/// The slots of these subscribers, and who was in each: another subscriber there is waited for.
+/// The slots of these subscribers, with the incarnation in each: the publisher waits for a later subscriber in the same slot.
 #[derive(Debug, Default)]
 pub(crate) struct Dropped {
     mask: u64,
@@ -25,7 +25,7 @@ impl Dropped {
         self.subscribers.push((slot, incarnation));
     }
 
-    /// Keeps those of which `is_slow`, given slot and incarnation, says that they still are.
+    /// Keeps the subscribers for which `is_slow` returns true, given slot and incarnation.
     pub(crate) fn retain(&mut self, mut is_slow: impl FnMut(u32, u64) -> bool) {
         self.subscribers
             .retain(|(slot, incarnation)| is_slow(*slot, *incarnation));

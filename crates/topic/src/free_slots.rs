@@ -1,9 +1,9 @@
-//! A process's own slots for the samples that it holds: a bitmap of those that are free. One thread at a time takes a slot;
-//! any thread gives one back, and waits for nobody.
+//! A bitmap of free slots, in which a process keeps the samples that it holds. One thread at a time takes a slot; any thread gives one
+//! back, without waiting.
 
 use rgaps_sync::atomic::{AtomicU64, Ordering};
 
-/// Which of a number of slots are free.
+/// Tells which of a fixed number of slots are free.
 pub struct FreeSlots(Box<[AtomicU64]>);
 
 impl FreeSlots {
@@ -13,10 +13,10 @@ impl FreeSlots {
         FreeSlots((0..count).step_by(64).map(word).collect())
     }
 
-    /// The lowest free slot, which stays free until it is [taken](Self::take).
+    /// The lowest free slot, which stays free until it is [taken](Self::take). None: no slot is free.
     #[inline]
     pub fn first(&self) -> Option<u32> {
-        // Acquire: whoever takes the slot sees all that was done with it before it was given back (SYNC: free slot).
+        // Acquire: the thread that takes the slot sees everything that was done with it before it was given back (SYNC: free slot).
         let mut words = (0..).zip(self.0.iter().map(|word| word.load(Ordering::Acquire)));
         let (at, word) = words.find(|(_, word)| *word != 0)?;
         Some(at * 64 + word.trailing_zeros())

@@ -1,9 +1,8 @@
 //! Holder words: who holds a block.
 //!
-//! A word is a generation (high 64 bits) and a mask (low 64 bits) with a bit for each subscriber,
-//! one for the publisher while it fills the block, and one for the ring. It changes by one
-//! compare-and-swap. The transition to an empty mask happens once, here, and raises the
-//! generation in the same step; after it the block is its publisher's to use again.
+//! A word is a generation (high 64 bits) and a mask (low 64 bits) with a bit for each subscriber, one for the publisher while it
+//! fills the block, and one for the ring. Each change is one compare-and-swap. The change that empties the mask also raises the
+//! generation, so it happens once per generation; after it the publisher may use the block again.
 
 use crate::step::step;
 use crate::{RegionView, Storage};
@@ -13,9 +12,9 @@ use rgaps_sync::atomic::{AtomicU128, Ordering};
 /// A holder word, taken apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holders {
-    /// Counts the lives of the block.
+    /// How often the block was emptied; a hold is on one generation.
     pub generation: u64,
-    /// Who holds it.
+    /// A bit for each holder.
     pub mask: u64,
 }
 
@@ -31,14 +30,14 @@ pub(crate) const SUBSCRIBERS: u64 = (1 << MAX_SUBSCRIBERS) - 1;
 pub enum Outcome {
     /// Others still hold the block.
     Held,
-    /// That was the last holder: the caller returns the block, and nobody else does.
+    /// That was the last holder: the caller, and only the caller, must return the block.
     Emptied,
-    /// The bit was not set, or the block has begun another life.
+    /// The bit was not set, or the block has another generation.
     NotHeld,
 }
 
 impl Holders {
-    /// Takes a word apart.
+    /// Unpacks a word.
     pub fn unpack(word: u128) -> Holders {
         Holders {
             generation: (word >> 64) as u64,
@@ -46,7 +45,7 @@ impl Holders {
         }
     }
 
-    /// Puts it together.
+    /// Packs the two halves into a word.
     pub fn pack(self) -> u128 {
         u128::from(self.generation) << 64 | u128::from(self.mask)
     }
@@ -57,8 +56,8 @@ impl Holders {
     }
 }
 
-/// Sets `bit` if the block still lives its life `generation`. False: the reader was overrun, or it
-/// holds the block already and its publisher lies: a second hold on one bit could not be released.
+/// Sets `bit` if the block still has generation `generation`. False: the reader was overrun; or it holds the block already, because the
+/// publisher violates the protocol. One bit cannot stand for two holds.
 pub(crate) fn acquire(word: &AtomicU128, generation: u64, bit: u64) -> bool {
     let mut now = Holders {
         generation,
@@ -69,8 +68,8 @@ pub(crate) fn acquire(word: &AtomicU128, generation: u64, bit: u64) -> bool {
             generation,
             mask: now.mask | bit,
         };
-        // Acquire: the bytes that the publisher wrote before it set RING (SYNC: publish) are
-        // visible, and no read of them moves before this.
+        // Acquire: the bytes that the publisher wrote before it set RING are visible, and no read of them moves before this
+        // (SYNC: publish).
         match word.compare_exchange(now.pack(), next.pack(), Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => return true,
             Err(seen) => now = Holders::unpack(seen),
@@ -81,7 +80,7 @@ pub(crate) fn acquire(word: &AtomicU128, generation: u64, bit: u64) -> bool {
     }
 }
 
-/// Clears `bit` of life `generation`; the last holder empties the word and ends the life.
+/// Clears `bit` in generation `generation`. Clearing the last bit raises the generation.
 pub(crate) fn release(word: &AtomicU128, generation: u64, bit: u64) -> Outcome {
     let mut now = Holders {
         generation,
@@ -93,7 +92,7 @@ pub(crate) fn release(word: &AtomicU128, generation: u64, bit: u64) -> Outcome {
             generation: generation.wrapping_add(u64::from(mask == 0)),
             mask,
         };
-        // Release: our reads of the bytes come before the publisher's reuse (SYNC: reuse).
+        // Release: this holder's reads of the bytes come before the publisher's reuse (SYNC: reuse).
         match word.compare_exchange(now.pack(), next.pack(), Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) if mask == 0 => return Outcome::Emptied,
             Ok(_) => return Outcome::Held,
@@ -105,9 +104,9 @@ pub(crate) fn release(word: &AtomicU128, generation: u64, bit: u64) -> Outcome {
     }
 }
 
-/// Puts the publisher's bit on a block that nobody holds.
+/// Sets the publisher's bit on a block that has no holder.
 pub(crate) fn begin(word: &AtomicU128, generation: u64) {
-    // Nobody but the block's publisher writes a word whose mask is empty.
+    // A plain store is enough: only the block's publisher writes a word whose mask is empty.
     word.store(
         Holders {
             generation,
@@ -118,8 +117,8 @@ pub(crate) fn begin(word: &AtomicU128, generation: u64) {
     );
 }
 
-/// Hands the block from the publisher to the ring; with `keep` the publisher holds it, too, until
-/// [`release`]. False: the word is not as the publisher left it.
+/// Hands the block from the publisher to the ring. With `keep` the publisher also keeps its bit, until [`release`]. False: another
+/// process has changed the word.
 pub(crate) fn commit(word: &AtomicU128, generation: u64, keep: bool) -> bool {
     let loaned = Holders {
         generation,
@@ -131,19 +130,19 @@ pub(crate) fn commit(word: &AtomicU128, generation: u64, keep: bool) -> bool {
         mask: if keep { RING | PRODUCER } else { RING },
     }
     .pack();
-    // Release: the bytes were written before (SYNC: publish).
+    // Release: after the publisher has written the bytes (SYNC: publish).
     word.compare_exchange(loaned, published, Ordering::AcqRel, Ordering::Acquire)
         .is_ok()
 }
 
-/// Tells the publisher that a block came back. Idempotent: the publisher checks the block's word.
+/// Marks a block as returned for its publisher. Idempotent: the publisher checks the block's holder word.
 pub(crate) fn announce_return<S: Storage>(region: &RegionView<S>, block: u32) {
     let (word, bit) = (block / 64, block % 64);
     step!("return.emptied");
     region.returned(word).fetch_or(1 << bit, Ordering::AcqRel);
     step!("return.bitmap");
-    // The summary after the bitmap; the publisher clears them in the same order, so that a bit
-    // set in between is found by the next look (SYNC: returned).
+    // The bitmap first, then the summary; the publisher clears the summary first, then the bitmap, so its next look finds a bit that is
+    // set in between (SYNC: returned).
     region
         .summary(word / 64)
         .fetch_or(1 << (word % 64), Ordering::AcqRel);

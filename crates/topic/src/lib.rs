@@ -1,12 +1,11 @@
 //! Topics: descriptor rings, holder words, doorbells. No I/O but the futex.
 //!
-//! A publisher owns a ring of descriptors and a table of blocks in the control segment; it is
-//! their only writer. Subscribers read the ring at cursors of their own and take a block by
-//! setting their bit in its *holder word*; the block lives as long as any bit is set. Bits belong
-//! to someone: when a process is gone the daemon clears its bits, so nothing leaks and nothing is
-//! freed twice. See `docs/decisions/0007-holder-words.md`.
+//! A publisher owns a ring of descriptors and a table of blocks in the control segment. Only the publisher writes them, except for
+//! holder words and returned bits. Each subscriber reads the ring at its own cursor, and holds a block by setting its bit in the block's
+//! *holder word*; the block is in use as long as any bit is set. Each bit belongs to one member. When a process dies, the daemon clears
+//! its bits, so nothing leaks and nothing is freed twice. See `docs/decisions/0007-holder-words.md`.
 //!
-//! Everything works on a [`Storage`], so that the models in `tests/loom.rs` run this very code.
+//! All code is generic over a [`Storage`], so that the models in `tests/loom` run the same code.
 
 #![warn(clippy::too_many_lines)]
 

@@ -1,4 +1,4 @@
-//! A message's metadata, as this process has it: its attachment and the table of its parts.
+//! [`Metadata`]: a message's attachment and the table of its parts, in this process's own memory.
 
 use crate::{RegionView, Storage};
 use rgaps_layout::{
@@ -7,8 +7,7 @@ use rgaps_layout::{
 };
 use rgaps_sync::atomic::Ordering;
 
-/// An attachment and a table of parts, with the bytes in the order in which they lie in the ring slot's
-/// metadata area. A buffer that is used again allocates nothing.
+/// An attachment and a table of parts, encoded as in the metadata area of a ring slot. Reusing a value allocates nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
     lengths: MetadataLengths,
@@ -31,7 +30,7 @@ impl Metadata {
         self.lengths.bytes() == 0
     }
 
-    /// How much of each there is.
+    /// The lengths of attachment and table.
     pub fn lengths(&self) -> MetadataLengths {
         self.lengths
     }
@@ -51,13 +50,13 @@ impl Metadata {
         self.lengths.attachment_kind == ATTACHMENT_HEADER
     }
 
-    /// The entries of the table of parts, as their publisher wrote them.
+    /// The entries of the table of parts, unchecked.
     pub fn parts(&self) -> impl ExactSizeIterator<Item = PartEntry> + '_ {
         let table = self.bytes[self.lengths.parts_at()..].chunks_exact(PART_ENTRY_BYTES);
         table.map(|entry| PartEntry::decode(entry.try_into().expect("a chunk has that many bytes")))
     }
 
-    /// Forgets all of it and keeps the memory.
+    /// Removes attachment and parts, and keeps the memory.
     pub fn clear(&mut self) {
         self.lengths = Metadata::EMPTY.lengths;
         self.bytes.clear();
@@ -92,7 +91,7 @@ impl Metadata {
         has_room
     }
 
-    /// Becomes what another host sent. False: the bytes are not what the lengths say, and nothing changed.
+    /// Replaces everything by encoded metadata. False: the bytes do not fit the lengths, and nothing changed.
     #[must_use]
     pub fn assign(&mut self, lengths: MetadataLengths, bytes: &[u8]) -> bool {
         let fits = lengths.is_sound() && bytes.len() == lengths.bytes();
@@ -104,7 +103,7 @@ impl Metadata {
         fits
     }
 
-    /// Writes the metadata of message `sequence`, whose slot is invalidated, by its publisher.
+    /// Writes the metadata into the slot of message `sequence`. Only for its publisher, after it has invalidated the slot.
     pub(crate) fn write<S: Storage>(&self, region: &RegionView<S>, sequence: u64) {
         for (index, bytes) in self.bytes.chunks_exact(8).enumerate() {
             let word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
@@ -113,8 +112,8 @@ impl Metadata {
         }
     }
 
-    /// Copies the metadata of message `sequence`, which the caller then finds to be whole or not (SYNC:
-    /// descriptor).
+    /// Copies the metadata of message `sequence` from its slot. The caller must check afterwards that the slot did not change
+    /// meanwhile (SYNC: descriptor).
     pub(crate) fn read<S: Storage>(
         &mut self,
         region: &RegionView<S>,
@@ -132,7 +131,7 @@ impl Metadata {
         }
     }
 
-    /// Grows once to what small headers need, and after that to the most.
+    /// Grows the buffer: first to the size for small headers, then to the maximum.
     #[cold]
     fn grow(&mut self, bytes: usize) {
         const SMALL: usize = 512;

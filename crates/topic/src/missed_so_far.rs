@@ -1,27 +1,27 @@
-//! Counts the messages that never reached this host, exactly, whichever messages a subscriber skips.
+//! Counts exactly the messages that never reached this host, whichever messages a subscriber skips.
 //!
-//! The links find the gaps between the messages of another host's publisher. Told once, with the message after the gap, a
-//! gap would be lost to a subscriber that skips that message. So each descriptor has the running sum of all gaps of its
+//! The links find gaps between the messages of another host's publisher. If only the message after a gap named the gap, a
+//! subscriber that skips that message would not count it. So each descriptor has the running sum of all gaps of its
 //! publisher, and a reader counts by how much the sum has risen since the message that it took last.
 //!
-//! A reader that comes later begins with the sum of the message before its first one. Where the ring does not hold that
-//! any more, the reader is told of no gap before its first message.
+//! A reader that joins later begins with the sum of the message before its first one. If the ring no longer holds that message, the
+//! reader counts no gap before its first message.
 
 use crate::{RegionView, Storage};
 use rgaps_layout::{BlockWord, DESCRIPTOR_MISSED};
 use rgaps_sync::atomic::{fence, Ordering};
 
-/// What a reader knows of a publisher's running sum.
+/// The running sum of a publisher up to which a reader has counted gaps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CountedBefore(u64);
 
 impl CountedBefore {
     /// Before a publisher's first message.
     pub(crate) const NOTHING: CountedBefore = CountedBefore(0);
-    /// No sum is higher, so whatever comes next is no rise.
+    /// The highest sum, so that the next message counts no gap.
     const UNKNOWN: CountedBefore = CountedBefore(u64::MAX);
 
-    /// Up to the message before `sequence`, as far as the ring still says so.
+    /// The sum of the message before `sequence`; `UNKNOWN` if the ring does not hold that message.
     #[cold]
     pub(crate) fn before<S: Storage>(
         region: &RegionView<S>,
@@ -33,7 +33,7 @@ impl CountedBefore {
         sum.map_or(CountedBefore::UNKNOWN, CountedBefore)
     }
 
-    /// Goes on to a sum; by how much that is higher. A sum that falls is a misbehaving peer's.
+    /// Sets the sum, and returns by how much it has risen: 0 if a misbehaving peer's sum falls.
     #[inline]
     pub(crate) fn rise_to(&mut self, sum: u64) -> u64 {
         let before = std::mem::replace(&mut self.0, sum);

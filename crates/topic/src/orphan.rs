@@ -1,8 +1,8 @@
-//! What the daemon does for those who died or left: clear their bits, keep a publisher's history
-//! as long as someone needs it, and give its blocks back.
+//! Cleans up after members that died or left: the daemon clears their bits, keeps a publisher's history as long as a subscriber needs
+//! it, and returns its blocks.
 //!
-//! The daemon calls these for members whose death is proven, so nobody else writes what they
-//! write; but what it reads was written by the dead, who may have lied.
+//! The daemon calls these functions only for members whose death is proven or that have left, so no other process writes the same
+//! words. It does not trust the words that such a member wrote.
 
 use crate::deferred_release::{claim_finished, KIND};
 use crate::holder::{self, Holders, Outcome, PRODUCER, RING, SUBSCRIBERS};
@@ -16,7 +16,7 @@ use rgaps_sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Blocks of a region that may ever have been used.
+/// The blocks of a region that its publisher has ever used.
 pub(crate) fn used<S: Storage>(slot: &PublisherView<S>, region: &RegionView<S>) -> Range<u32> {
     0..slot
         .blocks_used()
@@ -24,13 +24,13 @@ pub(crate) fn used<S: Storage>(slot: &PublisherView<S>, region: &RegionView<S>) 
         .min(region.geometry().block_capacity)
 }
 
-/// Clears a bit, whatever life the block is in. True: that freed the block.
+/// Clears a bit in the block's current generation. True: that freed the block.
 fn clear<S: Storage>(region: &RegionView<S>, block: u32, bit: u64) -> bool {
     let now = region.holders(block).map(Holders::load);
     now.is_some_and(|now| now.mask & bit != 0 && clear_in(region, block, now.generation, bit))
 }
 
-/// Clears a bit, if the block is in that life. True: that freed the block.
+/// Clears a bit, if the block has generation `generation`. True: that freed the block.
 fn clear_in<S: Storage>(region: &RegionView<S>, block: u32, generation: u64, bit: u64) -> bool {
     let Some(word) = region.holders(block) else {
         return false;
@@ -42,8 +42,8 @@ fn clear_in<S: Storage>(region: &RegionView<S>, block: u32, generation: u64, bit
     freed
 }
 
-/// Clears the bit of subscriber slot `subscriber`, which is gone, in every holder word of a
-/// publisher's region. Returns how many blocks that freed.
+/// Clears the bit of subscriber slot `subscriber`, whose owner has died or left, in every holder word of a publisher's region. Returns
+/// how many blocks that freed.
 pub fn clear_holder<S: Storage>(
     slot: &PublisherView<S>,
     region: &RegionView<S>,
@@ -54,13 +54,12 @@ pub fn clear_holder<S: Storage>(
         .count() as u64
 }
 
-/// Looks at an entry of a list, while its publisher may finish with it, at most this often.
+/// How often to try to free an entry of a list that its publisher may be changing.
 const LOOKS_MAX: u32 = 4;
 
-/// Empties the list of deferred releases of subscriber slot `subscriber`, which is gone. Its
-/// bits are cleared elsewhere. What a publisher has claimed that still `publishes`, by slot and
-/// incarnation, it has to free itself: until it has, nobody else may get the subscriber's slot, or it
-/// could clear a bit of theirs. True: nothing is left.
+/// Frees the deferred releases of subscriber slot `subscriber`, whose owner has died or left; [`clear_holder`] clears their bits. Leaves
+/// entries that a publisher has claimed which still `publishes` (slot, incarnation): only that publisher may free them. Until it has, the
+/// daemon must not give the slot to another subscriber, whose bit the publisher could clear. True: no entry is left.
 pub fn empty_deferred_releases<S: Storage>(
     topic: &TopicView<S>,
     subscriber: u32,
@@ -91,13 +90,13 @@ pub fn empty_deferred_releases<S: Storage>(
         }
         false
     };
-    // All of them, whatever the first one says.
+    // `count` visits all entries, also after one that stays.
     let left = (0..MAX_DEFERRED_RELEASES)
         .filter(|entry| !is_empty(*entry))
         .count();
     step!("deferred_release.emptied");
     if left == 0 {
-        // Last: a successor looks at the lists of slots whose bit is set.
+        // Last: a daemon that restarts empties only the lists of slots whose bit is set.
         topic
             .deferring()
             .fetch_and(!(1 << subscriber), Ordering::AcqRel);
@@ -105,9 +104,8 @@ pub fn empty_deferred_releases<S: Storage>(
     left == 0
 }
 
-/// Does for a publisher that is gone what it did with holds on its blocks that subscribers let go of:
-/// finishes what it had claimed, and clears those that their work has passed. Returns how many blocks
-/// that freed.
+/// Handles the deferred releases of the blocks of a publisher that died or left, in its place: finishes the entries that it had
+/// claimed, and clears those whose points have passed. Returns how many blocks that freed.
 pub fn clear_deferred_releases<S: Storage>(
     topic: &TopicView<S>,
     region: &RegionView<S>,
@@ -132,7 +130,7 @@ pub fn clear_deferred_releases<S: Storage>(
             let generation = view.generation().load(Ordering::Relaxed);
             freed += u64::from(clear_in(region, block, generation, 1 << subscriber));
             step!("deferred_release.cleared");
-            // Release: done with the block's word (SYNC: deferred release).
+            // Release: after the last use of the block's holder word (SYNC: deferred release).
             let free = state & !KIND | DEFERRED_RELEASE_FREE;
             view.state().store(free, Ordering::Release);
         }
@@ -144,9 +142,8 @@ pub fn clear_deferred_releases<S: Storage>(
     freed
 }
 
-/// Clears all bits but those in `known` in every holder word of a publisher that is gone and whose
-/// ring is empty: nobody has them, so somebody has scribbled, and blocks must not be kept for
-/// nobody. Returns how many blocks that freed.
+/// Clears all bits except those in `known` in every holder word of a publisher that died or left and whose ring is empty. No member owns
+/// such bits: a process that violates the protocol has set them, and they would keep blocks for ever. Returns how many blocks that freed.
 pub fn clear_strangers<S: Storage>(
     slot: &PublisherView<S>,
     region: &RegionView<S>,
@@ -157,7 +154,7 @@ pub fn clear_strangers<S: Storage>(
         .count() as u64
 }
 
-/// What was left of a publisher.
+/// The ring that a publisher left behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Abandoned {
     /// Oldest message that the ring holds.
@@ -184,7 +181,7 @@ pub(crate) fn announced<S: Storage>(
     })
 }
 
-/// The same with the copies of the message.
+/// The same, followed by the replicas of the message.
 fn all_announced<'a, S: Storage>(
     region: &'a RegionView<S>,
     incarnation: u64,
@@ -195,9 +192,8 @@ fn all_announced<'a, S: Storage>(
     message.into_iter().chain(copies.into_iter().flatten())
 }
 
-/// Puts the region of a publisher that is gone in order: its loans end, blocks that it was about
-/// to announce are freed, a message that it had announced counts. `start` is the sequence number
-/// of its first message, which the daemon knows.
+/// Makes the region of a publisher that died or left consistent: ends its loans, frees blocks of messages that it had not announced, and
+/// counts a message that it had announced but not counted. `start`: the sequence number of its first message, from the daemon's records.
 pub fn abandon<S: Storage>(
     slot: &PublisherView<S>,
     region: &RegionView<S>,
@@ -208,7 +204,7 @@ pub fn abandon<S: Storage>(
     let mut tail = slot.tail().load(Ordering::Acquire);
     let mut head = slot.head().load(Ordering::Acquire);
     if tail < start || head < tail || head - tail > ring || head >= SEQUENCE_END {
-        // It lied about its cursors: nothing of its ring can be told apart.
+        // Its cursors are impossible, so it violated the protocol: treat the ring as empty.
         (tail, head) = (start, start);
     }
     if head - tail < ring && announced(region, incarnation, head).is_some() {
@@ -231,7 +227,7 @@ pub fn abandon<S: Storage>(
     Abandoned { tail, head, freed }
 }
 
-/// Takes the messages `range` out of the ring of a publisher that is gone.
+/// Removes the messages `range` from the ring of a publisher that died or left.
 pub fn evict_through<S: Storage>(
     slot: &PublisherView<S>,
     region: &RegionView<S>,
@@ -250,9 +246,9 @@ pub fn evict_through<S: Storage>(
     }
 }
 
-/// Removes messages whose memory is gone from the ring of a publisher that is gone: all messages up to the newest of them, and copies of
-/// later ones whose memory is gone. `lost` says it of a range by its pool (`None`: the publisher's own), offset and bytes. Returns the
-/// oldest message of `range` that is left.
+/// Removes messages whose memory is lost from the ring of a publisher that died or left: all messages up to the newest such one, and
+/// those replicas of later messages whose memory is lost. `lost` tells whether a range is lost: pool (`None`: the publisher's own),
+/// offset, bytes. Returns the oldest message of `range` that is left.
 pub fn evict_lost<S: Storage>(
     slot: &PublisherView<S>,
     region: &RegionView<S>,
@@ -275,7 +271,7 @@ pub fn evict_lost<S: Storage>(
             let (Some(word), Some(entry)) = (region.holders(block), region.block(block)) else {
                 continue;
             };
-            // First: nobody finds it any more.
+            // Before the release, so that no reader finds the replica afterwards.
             entry.replica_of().store(0, Ordering::Release);
             holder::release(word, generation, RING);
         }
@@ -283,17 +279,15 @@ pub fn evict_lost<S: Storage>(
     tail
 }
 
-/// Sequence numbers of the messages that a publisher's ring holds, by its own words: at most as many
-/// as fit.
+/// Sequence numbers of the messages that a publisher's ring holds, according to the publisher's cursors; at most as many as fit.
 pub fn ring_range<S: Storage>(slot: &PublisherView<S>, region: &RegionView<S>) -> Range<u64> {
-    // One more: announced, but not counted yet.
+    // One beyond the head: the publisher may have announced that message and not counted it yet.
     let end = slot.head().load(Ordering::Acquire).min(SEQUENCE_END) + 1;
     let first = end.saturating_sub(u64::from(region.geometry().ring_capacity));
     slot.tail().load(Ordering::Acquire).clamp(first, end)..end
 }
 
-/// Blocks of a region that somebody holds: pool (none: the publisher's own), offset and bytes in it, as
-/// their publisher wrote them.
+/// The blocks of a region that have a holder: pool (None: the publisher's own), offset and bytes, as the publisher wrote them.
 pub fn live_blocks<'a, S: Storage>(
     slot: &PublisherView<S>,
     region: &'a RegionView<S>,
@@ -304,7 +298,7 @@ pub fn live_blocks<'a, S: Storage>(
     })
 }
 
-/// Pool (none: the publisher's own), offset and bytes of a block.
+/// Pool (None: the publisher's own), offset and bytes of a block. None: there is no such block.
 pub(crate) fn block_range<S: Storage>(
     region: &RegionView<S>,
     block: u32,

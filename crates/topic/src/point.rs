@@ -1,4 +1,4 @@
-//! Points on timelines: what GPU work has to have reached before bytes may be read or reused.
+//! Points on timelines: bytes may be read or reused once GPU work has reached their point.
 //!
 //! See `docs/decisions/0009-streams.md`.
 
@@ -15,14 +15,14 @@ pub struct Point {
     pub value: u64,
 }
 
-/// How far the work before a point is.
+/// The state of the work before a point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// It runs, or waits to.
+    /// The work runs, or waits to run.
     Pending,
-    /// It has finished.
+    /// The work has finished.
     Reached,
-    /// It never finished, and never will: its process is gone, or its context is lost.
+    /// The work will never finish: its process has died, or its CUDA context is lost.
     Aborted,
 }
 
@@ -33,13 +33,13 @@ impl Point {
         value: POINT_NONE,
     };
 
-    /// Whether there is nothing to wait for, and never was.
+    /// Whether there never was work to wait for.
     #[inline]
     pub fn is_none(self) -> bool {
         self.value == POINT_NONE
     }
 
-    /// Which owner of the timeline it belongs to.
+    /// The tenure: counts the owners of the timeline.
     pub fn tenure(self) -> u32 {
         tenure(self.value)
     }
@@ -49,11 +49,11 @@ fn tenure(value: u64) -> u32 {
     (value >> 32) as u32
 }
 
-/// How far the work before `point` is. Whoever needs the answer again keeps it: `Pending` changes, and
-/// `Reached` becomes `Aborted` when the timeline's next owner is gone, too.
+/// The state of the work before `point`. A caller must remember `Reached` if it needs that again: once the timeline's next owner has
+/// ended as well, the answer becomes `Aborted`.
 ///
-/// What a descriptor names is a peer's word: a timeline that does not exist, or a point of a tenure
-/// that has not begun, is taken for work that never finishes.
+/// The point may come from a peer's descriptor. A timeline that does not exist, or a tenure that has not begun, counts as work that
+/// never finishes.
 pub fn progress<S: Storage>(storage: &S, point: Point) -> Progress {
     match point.value {
         POINT_NONE => return Progress::Reached,
@@ -63,8 +63,8 @@ pub fn progress<S: Storage>(storage: &S, point: Point) -> Progress {
     let Some(view) = timeline(storage, point.timeline) else {
         return Progress::Aborted;
     };
-    // Acquire: what the work wrote is visible to whoever sees its point (SYNC: point). A GPU's write
-    // of the value comes behind its other writes, for the whole system.
+    // Acquire: a process that sees the point also sees what the work wrote (SYNC: point). A GPU writes the value after its other
+    // writes, for the whole system.
     let now = view.value().load(Ordering::Acquire);
     if tenure(now) == point.tenure() {
         return match now >= point.value {
@@ -75,8 +75,8 @@ pub fn progress<S: Storage>(storage: &S, point: Point) -> Progress {
     if tenure(now).wrapping_sub(point.tenure()) as i32 <= 0 {
         return Progress::Aborted;
     }
-    // The daemon writes `reached` before it raises the tenure. If it has ended another tenure since,
-    // nobody knows how far this one came: then the message counts as lost, which is safe.
+    // The daemon writes `reached` before it raises the tenure. If another tenure has ended since, the last value of this one is
+    // unknown, and the message counts as aborted, which is safe.
     let reached = view.reached().load(Ordering::Acquire);
     match tenure(reached) == point.tenure() && reached >= point.value {
         true => Progress::Reached,
@@ -84,11 +84,11 @@ pub fn progress<S: Storage>(storage: &S, point: Point) -> Progress {
     }
 }
 
-/// How many of `bytes` bytes are there from the start on, that come in parts of `part_bytes` whose points are
-/// consecutive and end with `point`. `known` of them were there before. [`Progress::Aborted`] where not all
-/// of them ever are.
+/// How many of a replica's `bytes` bytes, from the first on, are complete. It is copied in parts of `part_bytes`, whose points are
+/// consecutive and end with `point`. `known`: how many bytes the caller knows to be complete. [`Progress::Aborted`]: the rest will never
+/// be.
 ///
-/// What an entry says of parts is a peer's word: parts that cannot be count as none.
+/// `part_bytes` comes from a peer: an impossible value counts as a replica in one part.
 pub fn bytes_there<S: Storage>(
     storage: &S,
     point: Point,
@@ -105,7 +105,7 @@ pub fn bytes_there<S: Storage>(
         return Ok(known);
     }
     let parts = bytes.div_ceil(part_bytes);
-    // The count of the last one: the first is not below the tenure's start.
+    // The count of the last point must leave room for the points of all earlier parts in its tenure.
     if parts > MAX_COPY_PIECES || point.value & u64::from(u32::MAX) < parts {
         return Ok(known);
     }

@@ -1,17 +1,16 @@
-//! A subscriber's own queue, in the sense of DDS' and ROS 2's *keep last n*: of the messages that wait for it,
-//! over all publishers, the newest `depth`. The others are skipped and counted as missed.
+//! A subscriber's own queue, as *keep last n* of DDS and ROS 2: the newest `depth` of the messages that wait for it, over all
+//! publishers. The subscriber skips the others and counts them as missed.
 //!
-//! The queue holds nothing: it is a bound on how far the subscriber's cursors stay behind. The reader moves
-//! them before it takes a message. A publisher does not wait for that: it computes the same bound, so a
-//! subscriber that sleeps neither holds it back nor keeps its memory ([`wanted_from`]).
+//! The queue is no storage but a bound on how far the subscriber's cursors stay behind. The reader moves its cursors before it takes a
+//! message. A publisher computes the same bound ([`wanted_from`]), so a subscriber that sleeps neither back-pressures it nor keeps its
+//! memory.
 
 use crate::{Storage, SubscriberView};
 use rgaps_sync::atomic::Ordering;
 use std::ops::Range;
 
-/// Sequence number of the first message that a subscriber may still read of a publisher that has published
-/// `head` of them; above all of them when it is closed. The publisher waits for reliable subscribers from there
-/// on, and keeps messages for all.
+/// Sequence number of the first message that a subscriber may still read of a publisher whose head is `head`; `u64::MAX` if the subscriber
+/// is closed. From there on the publisher waits for a reliable subscriber, and keeps messages for any.
 pub fn wanted_from<S: Storage>(slot: &SubscriberView<S>, publisher: usize, head: u64) -> u64 {
     if slot.closed().load(Ordering::Acquire) != 0 {
         return u64::MAX;
@@ -24,8 +23,8 @@ pub fn wanted_from<S: Storage>(slot: &SubscriberView<S>, publisher: usize, head:
     }
 }
 
-/// The message of each range to begin with, in order to read the newest `n` messages of all ranges. `published` says when a message was
-/// published, which rises within a range; `None`: it is gone, like all before it.
+/// The message with which to begin in each range, to read the newest `n` messages of all ranges. `published` returns when a message was
+/// published, which rises within a range; `None`: the message has left the ring, as have all before it.
 ///
 /// Each step skips many messages. `surplus` messages are still to be skipped, so each range skips `step = surplus / ranges` (rounded up) on
 /// average. Of the messages at position `step` of each range, the oldest one and all before it in its range are among the `surplus` oldest, so

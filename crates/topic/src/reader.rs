@@ -1,7 +1,7 @@
-//! A subscriber's side: taking messages in order, noticing what was missed, releasing.
+//! A subscriber's side of the rings: takes messages in order, counts missed ones, and releases blocks.
 //!
-//! A late joiner first reads the history, merged by the time of publishing over all publishers ([`history`]), then takes
-//! what is published from then on: of publishers that have ended first, of the others in turn.
+//! A late joiner first reads the history, merged by the time of publishing over all publishers ([`history`]), then live messages: first
+//! those of publishers that have ended, then those of the others in turn.
 
 mod history;
 
@@ -26,18 +26,18 @@ use rgaps_sync::atomic::{fence, AtomicU64, Ordering};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Messages that [`Reader::poll`] finds gone at one publisher before it looks at the next one.
+/// How many messages that have left the ring [`Reader::poll`] skips at one publisher before it turns to the next one.
 ///
-/// Who sleeps after that misses no doorbell: after the first skip whatever is gone was pushed out
-/// by a message that came after the sleeper had said so, and that message rings.
+/// A subscriber that sleeps after that misses no doorbell: after the first skip, each skipped message was removed by a message published
+/// after the subscriber had announced its sleep, and that one rings.
 const SKIPS_MAX: u32 = 64;
 
 const _: () = assert!(MAX_PUBLISHERS == u16::BITS as usize);
 
-/// Where a subscriber begins to read publishers that were there before it.
+/// Where a subscriber begins to read publishers that joined before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
-    /// With what comes next.
+    /// With the next message.
     Live,
     /// With the newest `n` messages that are kept for late joiners, over all publishers that match, in the order of
     /// publishing.
@@ -55,19 +55,19 @@ pub struct Taken<S: Storage> {
     pub sequence: u64,
     /// Messages of this publisher that were lost just before it.
     pub missed: u64,
-    /// What the descriptor says. `pool`, `offset` and `bytes` are a peer's words: the caller
-    /// checks them against the pools that are mapped.
+    /// The fields of the descriptor. A peer wrote `pool`, `offset` and `bytes`: the caller must check them against the mapped pools.
     pub message: Message,
-    /// Of a copy that is made in parts: see [`BlockEntry::part_bytes`](rgaps_layout::BlockEntry::part_bytes).
+    /// Bytes of each part of a replica that is copied in parts, otherwise 0: see
+    /// [`BlockEntry::part_bytes`](rgaps_layout::BlockEntry::part_bytes).
     pub part_bytes: u64,
-    /// The pool of the message itself, where `message` says where its copy is.
+    /// The pool of the message itself; differs from `message.pool` if the subscriber took a replica.
     pub home: u16,
     /// The hold on the block.
     pub held: Held<S>,
 }
 
-/// A subscriber's hold on a block: its bit in the holder word. Not a guard: whoever drops one
-/// without [`release`](Held::release) keeps the block until the subscriber's process ends.
+/// A subscriber's hold on a block: its bit in the holder word. Not a guard: dropping it without [`release`](Held::release) keeps the block
+/// until the subscriber's process ends.
 #[derive(Debug)]
 #[must_use = "a block is held until `release`"]
 pub struct Held<S: Storage> {
@@ -78,8 +78,7 @@ pub struct Held<S: Storage> {
 }
 
 impl<S: Storage> Held<S> {
-    /// Another name for the same hold, for clones that are counted inside the process: exactly
-    /// one of them all is released.
+    /// Another handle of the same hold, for callers that count clones themselves: they must release exactly one of all handles.
     pub fn duplicate(&self) -> Held<S> {
         Held {
             source: self.source.clone(),
@@ -105,10 +104,9 @@ impl<S: Storage> Held<S> {
         }
     }
 
-    /// Is done with the block's word, whose bit is cleared.
+    /// Counts the hold as released, after its bit was cleared.
     pub(crate) fn forget(self) {
-        // Last: until then the daemon does not reuse the region. Release: what we did in it comes
-        // before (SYNC: region).
+        // Last: until then the daemon does not reuse the region. Release: after this thread's last access to it (SYNC: region).
         self.source.released.fetch_add(1, Ordering::Release);
     }
 
@@ -125,7 +123,8 @@ impl<S: Storage> Held<S> {
             region, publisher, ..
         } = &*self.source;
         holder::announce_return(region, self.block);
-        // The publisher says that it waits, then looks; we say, then look (SYNC: sleep).
+        // The publisher announces that it waits, then checks for blocks; here the block is returned first, then checked whether the
+        // publisher waits. So one of both sees the other (SYNC: sleep).
         fence(Ordering::SeqCst);
         if publisher.wants_blocks().load(Ordering::Relaxed) != 0 {
             ring(
@@ -144,16 +143,16 @@ struct Source<S> {
     start: u64,
     region: RegionView<S>,
     publisher: PublisherView<S>,
-    /// Holds taken on blocks of the region, ever; written by the reader alone.
+    /// How many holds on blocks of the region were ever taken. Only the reader writes this.
     acquired: AtomicU64,
-    /// Those of them that were let go, by any thread.
+    /// How many of these were released, by any thread.
     released: AtomicU64,
 }
 
 impl<S> Source<S> {
-    /// Whether there is a hold on a block of the region. Ask from the reader's thread.
+    /// Whether this subscriber holds a block of the region. Only for the reader's thread.
     fn is_held(&self) -> bool {
-        // Acquire: what was done under the holds comes before (SYNC: region).
+        // Acquire: after all accesses under released holds (SYNC: region).
         self.released.load(Ordering::Acquire) != self.acquired.load(Ordering::Relaxed)
     }
 }
@@ -165,38 +164,38 @@ pub struct Reader<S: Storage> {
     slot: SubscriberView<S>,
     slot_index: u32,
     reliable: bool,
-    /// Pool in which copies are read, where there are such.
+    /// The pool in which this subscriber reads replicas. None: it reads the messages themselves.
     pool: Option<u16>,
     sources: [Option<Arc<Source<S>>>; MAX_PUBLISHERS],
-    /// A bit for each of those that are there.
+    /// A bit for each of `sources` that is set.
     known: u16,
-    /// Those of them that have ended, as far as something of theirs may be unread.
+    /// Those of `known` that have ended and may have unread messages.
     ended: u16,
-    /// Publishers that left while blocks of theirs are held here.
+    /// Publishers that left while this subscriber holds blocks of theirs.
     leaving: Vec<Arc<Source<S>>>,
     cursors: [u64; MAX_PUBLISHERS],
-    /// Below these the cursors in shared memory do not go back, while a successor reads again what they have passed.
+    /// The cursors in shared memory stay at least here, while a subscriber that took over a seat reads earlier messages again.
     floors: [u64; MAX_PUBLISHERS],
     /// Messages lost since the last one taken, per publisher.
     missed: [u64; MAX_PUBLISHERS],
-    /// What publishers have said of messages that never reached this host, as far as it is counted.
+    /// Per publisher, the running sum of messages that never reached this host, up to which they are counted.
     counted: [CountedBefore; MAX_PUBLISHERS],
-    /// Numbers of the messages from which on a loss counts, per publisher.
+    /// Per publisher, the sequence number from which on lost messages count as missed.
     counts_from: [u64; MAX_PUBLISHERS],
     backlog: Backlog,
-    /// Messages of former publishers that did not match, as far as they are accounted for, per slot.
+    /// Per slot, the value of `passed_over` that is accounted for: messages of former publishers that did not match.
     skipped: [u64; MAX_PUBLISHERS],
-    /// How many messages wait at most; 0: as many as publishers keep.
+    /// How many messages may wait; 0: as many as publishers keep.
     depth: u64,
-    /// It took the seat of one that has ended.
+    /// Whether this subscriber took over the seat of one that has ended.
     resumes: bool,
     closed: bool,
     epoch_seen: u32,
     next: usize,
     received: u64,
     missed_total: u64,
-    /// Whether the message taken last is a tensor, and the last one that was. It stays here, so that
-    /// messages that are none do not carry room for one from hand to hand.
+    /// Whether the message taken last is a tensor; `tensor` is that of the last one that was. Kept here so that `Taken` stays small for
+    /// other messages.
     is_tensor: bool,
     tensor: Tensor,
     /// The same for a message with metadata.
@@ -208,18 +207,19 @@ pub struct Reader<S: Storage> {
 #[allow(clippy::large_enum_variant)] // lives on the stack for a moment; a box would allocate
 enum Slot {
     Ready(Descriptor),
-    /// Still that of one lap before: the publisher has not come here.
+    /// It has the message of one lap before: the publisher has not reached it.
     Untouched,
-    /// Being written, or never used.
+    /// The publisher is writing it, or has never used it.
     Unsure,
+    /// It has a later message, or changed while it was read.
     Overrun,
 }
 
-/// What a look at the next message of a publisher leads to.
+/// The result of trying to take the next message of a publisher.
 #[allow(clippy::large_enum_variant)] // lives on the stack for a moment; a box would allocate
 enum Look<S: Storage> {
     Taken(Taken<S>),
-    /// It is gone; the cursor has moved on.
+    /// The message has left the ring; the cursor has moved on.
     Skipped,
     Nothing,
 }
@@ -240,11 +240,11 @@ impl<S: Storage> Reader<S> {
     /// The reader of subscriber slot `slot_index`, if there is such a slot. Sets its cursors in
     /// the topic.
     ///
-    /// The daemon sets them before, not above where `start` will be: a publisher may push out
-    /// what no reliable subscriber's cursor is at or below, and does not look again.
+    /// The daemon has set the cursors before, not beyond the positions that `start` leads to: a publisher may remove any message that is
+    /// below the cursors of all reliable subscribers.
     ///
-    /// Of a subscriber that took the seat of one that has ended it begins with the oldest message that each ring still
-    /// has, where that is before the former one's cursor.
+    /// A subscriber that took over a seat begins with the oldest message that each ring still has, if that is before the former
+    /// subscriber's cursor.
     pub fn new(
         topic: TopicView<S>,
         slot_index: u32,
@@ -254,8 +254,8 @@ impl<S: Storage> Reader<S> {
         Self::begin(topic, slot_index, reliable, start, true)
     }
 
-    /// The same for the links, which carry messages on to other hosts. They take the history of publishers on other hosts
-    /// as it lands, whatever `start` is: the subscribers that they carry it to choose from it.
+    /// The same for the links, which send messages on to other hosts. They take the history of publishers on other hosts as it lands,
+    /// whatever `start` is: the subscribers on those hosts choose from it.
     pub fn of_links(
         topic: TopicView<S>,
         slot_index: u32,
@@ -324,7 +324,7 @@ impl<S: Storage> Reader<S> {
         Some(reader)
     }
 
-    /// Where it begins to read a publisher.
+    /// The sequence number with which this subscriber begins to read a publisher.
     fn first_cursor(&mut self, index: usize, start: Start) -> u64 {
         let publisher = self.topic.publisher(index);
         let head = publisher.head().load(Ordering::Acquire).min(SEQUENCE_END);
@@ -352,7 +352,7 @@ impl<S: Storage> Reader<S> {
         }
     }
 
-    /// Takes the copies in `pool` from now on, of messages that have one there.
+    /// From now on takes the replica in `pool` of each message that has one there.
     pub fn read_in(&mut self, pool: u16) {
         self.pool = Some(pool);
     }
@@ -362,7 +362,7 @@ impl<S: Storage> Reader<S> {
         self.missed_total
     }
 
-    /// How many publishers it reads, as of the last [`poll`](Self::poll), without those that are gone and left history.
+    /// How many active publishers this subscriber reads, as of the last [`poll`](Self::poll). Does not count orphans.
     pub fn publishers(&self) -> u32 {
         let is_active = |source: &&Arc<Source<S>>| {
             source.publisher.state().load(Ordering::Relaxed) == PUBLISHER_ACTIVE
@@ -376,14 +376,14 @@ impl<S: Storage> Reader<S> {
         &self.topic
     }
 
-    /// What the message is that the last [`poll`](Self::poll) took, if it is a tensor.
+    /// The tensor of the message that the last [`poll`](Self::poll) took. None: it is not a tensor.
     #[inline]
     pub fn tensor(&self) -> Option<&Tensor> {
         self.is_tensor.then_some(&self.tensor)
     }
 
-    /// Hands over the metadata of the message that the last [`poll`](Self::poll) took, in exchange for a buffer
-    /// that is used for a later message. False: the message has none, and the buffer stays.
+    /// Swaps the metadata of the message that the last [`poll`](Self::poll) took into `with`, and keeps the buffer of `with` for a later
+    /// message. False: the message has none, and `with` is unchanged.
     #[inline]
     pub fn swap_metadata(&mut self, with: &mut Metadata) -> bool {
         let had = std::mem::take(&mut self.has_metadata);
@@ -393,8 +393,8 @@ impl<S: Storage> Reader<S> {
         had
     }
 
-    /// Takes the next message: of the history the oldest, after it of publishers that have ended, then of the others in turn. None:
-    /// there is nothing new.
+    /// Takes the next message: first the oldest of the history, then those of publishers that have ended, then those of the others in turn.
+    /// None: no message is waiting.
     #[inline]
     pub fn poll(&mut self) -> Option<Taken<S>> {
         let epoch = self.topic.membership_epoch().load(Ordering::Acquire);
@@ -418,7 +418,7 @@ impl<S: Storage> Reader<S> {
                 return Some(taken);
             }
         }
-        // Bit n stands for the publisher n places after that whose turn it is.
+        // Bit n is the publisher n slots after the one whose turn it is.
         let mut turns = open.rotate_right(self.next as u32);
         while turns != 0 {
             let index = (self.next + turns.trailing_zeros() as usize) % MAX_PUBLISHERS;
@@ -431,8 +431,8 @@ impl<S: Storage> Reader<S> {
         None
     }
 
-    /// Takes the next message of a publisher that has ended. They come first: links that restart go on with a publisher of another
-    /// host under a new one.
+    /// Takes the next message of a publisher that has ended. These come first, since links that restart continue another host's publisher
+    /// as a new publisher, whose messages are later.
     #[cold]
     fn poll_ended(&mut self, open: u16) -> Option<Taken<S>> {
         let mut ended = self.ended & open;
@@ -447,7 +447,7 @@ impl<S: Storage> Reader<S> {
         None
     }
 
-    /// Whether [`poll`](Self::poll) has something to do: a message, or one that was missed.
+    /// Whether [`poll`](Self::poll) would take a message or skip a missed one.
     pub fn is_ready(&mut self) -> bool {
         let epoch = self.topic.membership_epoch().load(Ordering::Acquire);
         if epoch != self.epoch_seen {
@@ -468,7 +468,7 @@ impl<S: Storage> Reader<S> {
         })
     }
 
-    /// Says that this subscriber is about to sleep. Poll once more before sleeping.
+    /// Announces that this subscriber is about to sleep. Poll once more before sleeping.
     pub fn announce_sleep(&self) {
         self.topic
             .sleepers()
@@ -476,12 +476,11 @@ impl<S: Storage> Reader<S> {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes no more messages. Publishers wait for this subscriber no longer, nor keep messages for it; what it
-    /// holds stays.
+    /// Closes the subscriber: it takes no more messages, and publishers neither wait for it nor keep messages for it. Its holds stay.
     pub fn close(&mut self) {
         self.closed = true;
         self.slot.closed().store(1, Ordering::Release);
-        // Whoever waits for it looks again.
+        // Wake the publishers that wait for it, so that they check again.
         ring_publishers(&self.topic, u64::MAX);
         self.leaving
             .extend(self.sources.iter_mut().filter_map(Option::take));
@@ -490,8 +489,7 @@ impl<S: Storage> Reader<S> {
         self.note_membership();
     }
 
-    /// Acts on publishers that came and left, as [`poll`](Self::poll) does. For a reader that is closed, after the
-    /// release of something it held.
+    /// Handles publishers that joined or left, as [`poll`](Self::poll) does. For a closed reader, after it has released a hold.
     pub fn note_membership(&mut self) {
         let epoch = self.topic.membership_epoch().load(Ordering::Acquire);
         self.follow_membership(epoch);
@@ -506,12 +504,11 @@ impl<S: Storage> Reader<S> {
         self.acknowledge_epoch();
     }
 
-    /// Tells the daemon that the regions of publishers that left are not touched any more from
-    /// here, once that is so.
+    /// Tells the daemon that this subscriber no longer accesses the regions of publishers that left, once it holds no blocks there.
     fn acknowledge_epoch(&mut self) {
         self.leaving.retain(|source| source.is_held());
         if self.leaving.is_empty() {
-            // Release: so does what we did (SYNC: region).
+            // Release: after all accesses to those regions (SYNC: region).
             self.slot
                 .seen_epoch()
                 .store(self.epoch_seen, Ordering::Release);
@@ -529,8 +526,8 @@ impl<S: Storage> Reader<S> {
                 .map(|source| source.incarnation);
             let publisher = self.topic.publisher(index);
             let incarnation = publisher.incarnation().load(Ordering::Acquire);
-            // After the number: the daemon matches a publisher before it writes that. Where it did so
-            // for another one meanwhile, the next epoch brings us here again.
+            // Check the match after loading the incarnation: the daemon matches a publisher before it writes that. If another publisher
+            // got the slot meanwhile, the next epoch brings this subscriber here again.
             let is_source =
                 present >> index & 1 != 0 && incarnation != 0 && self.matches(&publisher);
             let there = is_source.then_some(incarnation);
@@ -554,7 +551,7 @@ impl<S: Storage> Reader<S> {
         }
     }
 
-    /// Whether a publisher is one that this subscriber reads.
+    /// Whether a publisher matches this subscriber.
     fn matches(&self, publisher: &PublisherView<S>) -> bool {
         publisher.matched().load(Ordering::Acquire) >> self.slot_index & 1 != 0
     }
@@ -568,8 +565,8 @@ impl<S: Storage> Reader<S> {
         let base = publisher.region_offset().load(Ordering::Relaxed);
         let start = publisher.start().load(Ordering::Relaxed).min(SEQUENCE_END);
         let passed_over = self.slot.passed_over(index).load(Ordering::Relaxed);
-        // The daemon writes another number before it writes anything else to the slot
-        // (SYNC: incarnation). If it did so meanwhile, the next epoch brings us here again.
+        // The daemon writes a new incarnation before it writes anything else to the slot (SYNC: incarnation). If it did so meanwhile, the
+        // next epoch brings this subscriber here again.
         fence(Ordering::Acquire);
         if publisher.incarnation().load(Ordering::Relaxed) != incarnation {
             return None;
@@ -595,22 +592,21 @@ impl<S: Storage> Reader<S> {
         }))
     }
 
-    /// Puts the cursor of a publisher that is new to us where its messages begin. Of what was published
-    /// in the slot in between, `for_others` messages were of publishers that do not match.
+    /// Moves the cursor of a new publisher to its first message. Of the messages published in the slot since the cursor, `for_others`
+    /// were of publishers that did not match.
     fn start_at(&mut self, index: usize, start: u64, head: u64, for_others: u64) {
         let cursor = self.cursors[index];
         if cursor < start {
-            // What we had not read of the slot's last publisher went with it.
+            // Unread messages of the slot's last matching publisher are lost.
             self.count_missed(index, (start - cursor).saturating_sub(for_others));
         }
-        // Above its head we can only be because the slot's last publisher lied about its own, and
-        // would wait there for ever.
+        // The cursor is above the head only if the slot's last publisher violated the protocol; the subscriber would wait there for ever.
         if cursor < start || cursor > head {
             self.move_cursor(index, start);
         }
     }
 
-    /// Begins to count gaps with the one before message `next`: older ones are no loss.
+    /// Begins to count gaps with the one just before message `next`; earlier gaps do not count as missed.
     #[cold]
     fn begin_sum(&mut self, index: usize, next: u64) {
         if let Some(source) = &self.sources[index] {
@@ -626,7 +622,7 @@ impl<S: Storage> Reader<S> {
         }
     }
 
-    /// Takes the next message of one publisher, skipping what it has overrun.
+    /// Takes the next message of one publisher, and skips messages that have left the ring.
     fn take(&mut self, index: usize) -> Option<Taken<S>> {
         for _ in 0..SKIPS_MAX {
             match self.look(index) {
@@ -665,7 +661,8 @@ impl<S: Storage> Reader<S> {
         Look::Skipped
     }
 
-    /// Has a descriptor mean the message's copy in our pool, if it has one there. Bytes of the copy's parts.
+    /// Changes a descriptor to the message's replica in this subscriber's pool, if there is one. Returns the bytes of the replica's parts,
+    /// or 0.
     #[inline]
     fn turn_to_copy(&self, source: &Source<S>, cursor: u64, descriptor: &mut Descriptor) -> u64 {
         let Some(pool) = self.pool.filter(|pool| *pool != descriptor.message.pool) else {
@@ -676,8 +673,7 @@ impl<S: Storage> Reader<S> {
         }
         let blocks = replica::named(descriptor.copies);
         let Some(found) = replica::find(&source.region, blocks, cursor, pool) else {
-            // Copies in other pools only, or none that is still of this message: then the message
-            // itself is gone, too, which holding it will tell.
+            // The message has replicas only in other pools; or it has left the ring with them, and then acquiring the message fails.
             return 0;
         };
         descriptor.block = found.block;
@@ -698,8 +694,7 @@ impl<S: Storage> Reader<S> {
         let word = source.region.holders(block)?;
         let bit = 1 << self.slot_index;
         (incarnation == source.incarnation && holder::acquire(word, generation, bit)).then(|| {
-            // One writer, so no read-modify-write. Relaxed: the counts meet only after this thread
-            // has handed the hold on.
+            // Only this thread writes the count, so no read-modify-write. Relaxed: `is_held` loads it in this thread.
             let acquired = source.acquired.load(Ordering::Relaxed) + 1;
             source.acquired.store(acquired, Ordering::Relaxed);
             Held {
@@ -737,13 +732,13 @@ impl<S: Storage> Reader<S> {
         }
     }
 
-    /// Whether a slot that is not ready is one that the publisher has gone round and is writing
-    /// anew, rather than one that it has not reached.
+    /// Whether the publisher has removed the message at `cursor`, so that a slot that is not ready is being rewritten. False: the publisher
+    /// has not reached it.
     fn is_behind(&self, index: usize, cursor: u64) -> bool {
         self.oldest_kept(index) > cursor
     }
 
-    /// Sequence number of the oldest message that a publisher keeps, as far as it can be believed.
+    /// Sequence number of the oldest message that a publisher keeps, limited to possible values.
     fn oldest_kept(&self, index: usize) -> u64 {
         let publisher = self.topic.publisher(index);
         let tail = publisher.tail().load(Ordering::Acquire);
@@ -751,7 +746,7 @@ impl<S: Storage> Reader<S> {
             .min(SEQUENCE_END)
     }
 
-    /// Skips the oldest of the messages that wait, where there are more than the subscriber's queue holds.
+    /// Skips the oldest waiting messages if more wait than the subscriber's queue may hold.
     fn skip_surplus(&mut self) {
         let waiting: [Range<u64>; MAX_PUBLISHERS] = std::array::from_fn(|index| {
             let is_held = self.backlog.held >> index & 1 != 0;
@@ -778,9 +773,9 @@ impl<S: Storage> Reader<S> {
         }
     }
 
-    /// Moves past a message that is gone, to the oldest one that is still kept.
+    /// Moves past a message that has left the ring, to the oldest one that is kept.
     fn skip(&mut self, index: usize, cursor: u64) {
-        // At least one on, so that a peer that lies about its tail cannot hold us here.
+        // At least by one, so that a publisher with a false tail cannot stop this subscriber here.
         let next = self.oldest_kept(index).max(cursor + 1);
         self.skip_to(index, cursor, next);
     }
@@ -798,8 +793,7 @@ impl<S: Storage> Reader<S> {
         self.move_cursor(index, next);
     }
 
-    /// Counts the gaps before messages that are skipped, where the ring still has the last one of these. Otherwise the next message
-    /// that is taken tells of them.
+    /// Counts the gaps before skipped messages, if the ring still has the last of these. Otherwise the next message taken counts them.
     #[cold]
     fn count_gaps_before(&mut self, index: usize, next: u64) {
         let Some(source) = &self.sources[index] else {
@@ -822,7 +816,7 @@ impl<S: Storage> Reader<S> {
     }
 
     fn count_missed(&mut self, index: usize, count: u64) {
-        // A publisher that lies about its cursors can make any number of them.
+        // Saturating: a publisher with false cursors can cause any count.
         self.missed[index] = self.missed[index].saturating_add(count);
         self.missed_total = self.missed_total.saturating_add(count);
         self.slot
@@ -842,8 +836,8 @@ impl<S: Storage> Reader<S> {
     }
 }
 
-/// Copies the descriptor of `cursor`, if it is there and stays there while it is copied. The shape of a tensor
-/// goes to `tensor`, the metadata of a message that has some to `metadata`.
+/// Copies the descriptor of message `cursor`, and checks that it did not change meanwhile (a seqlock). Stores the shape of a tensor in
+/// `tensor`, and metadata in `metadata`.
 #[inline]
 fn read_slot<S: Storage>(
     region: &RegionView<S>,
@@ -871,7 +865,7 @@ fn read_slot<S: Storage>(
     let has_metadata = has(DESCRIPTOR_METADATA);
     let lengths = descriptor.metadata();
     if has_metadata && !read_metadata(region, cursor, get(lengths), metadata) {
-        // The publisher lies, or has begun to write the slot anew: the message is skipped.
+        // The publisher violates the protocol, or is rewriting the slot: skip the message.
         return Slot::Overrun;
     }
     let copy = |pair| match has(DESCRIPTOR_COPIED) {
@@ -914,8 +908,8 @@ fn read_point<S: Storage>(descriptor: &DescriptorView<S>) -> Point {
     }
 }
 
-/// A slot without the message of `cursor`: the usual answer to a poll. It comes without a look at `head` and `tail`, so
-/// that the publisher, who writes them with every message, has their cache line to itself.
+/// Classifies a slot that does not have the message `cursor`, the usual result of a poll. Does not load `head` and `tail`: the publisher
+/// writes them with every message, and keeps their cache line if no subscriber reads it.
 #[inline]
 fn unready_slot(committed: u64, cursor: u64, capacity: u32) -> Slot {
     if committed.wrapping_add(u64::from(capacity)) == cursor + 1 {
@@ -927,7 +921,7 @@ fn unready_slot(committed: u64, cursor: u64, capacity: u32) -> Slot {
     }
 }
 
-/// False: the lengths are beyond the limits.
+/// Copies the metadata of message `cursor`. False: the lengths are beyond the limits.
 #[cold]
 fn read_metadata<S: Storage>(
     region: &RegionView<S>,

@@ -9,18 +9,18 @@ use crate::{Point, RegionView, Storage};
 use rgaps_layout::{BlockWord, ReplicaPair, DESCRIPTOR_COPIED, REPLICA_PAIRS};
 use rgaps_sync::atomic::{AtomicU64, Ordering};
 
-/// A copy that a publisher made.
+/// A replica that a publisher made and will announce with its message.
 #[derive(Debug)]
 pub struct Copied {
     /// Its block, from [`Writer::loan_in`](crate::Writer::loan_in).
     pub loan: crate::Loan,
-    /// What has to be reached before its bytes are there.
+    /// The point at which its bytes are complete.
     pub point: Point,
-    /// Bytes of its parts, the points of which end with `point`; 0: it is made in one.
+    /// Bytes of each part, if it is copied in parts, whose points end with `point`; 0: it is copied in one.
     pub part_bytes: u64,
 }
 
-/// A copy, as a reader finds it.
+/// A replica, as a reader finds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
     pub(crate) block: u32,
@@ -30,15 +30,15 @@ pub(crate) struct Found {
     pub(crate) part_bytes: u64,
 }
 
-/// Blocks that a descriptor names as copies.
+/// The blocks that a descriptor names as replicas.
 pub(crate) fn named(words: [u64; REPLICA_PAIRS]) -> impl Iterator<Item = u32> {
     let pairs = words.into_iter().map(ReplicaPair::of_word);
     let blocks = pairs.flat_map(|pair| [pair.first, pair.second]);
     blocks.filter_map(|block| block.checked_sub(1))
 }
 
-/// The copy in `pool` of message `sequence` that one of `blocks` is. It is to be acquired at its
-/// generation.
+/// The replica of message `sequence` in `pool`, among `blocks`. The caller must acquire it at the returned generation, which fails if the
+/// block has been reused since.
 pub(crate) fn find<S: Storage>(
     region: &RegionView<S>,
     blocks: impl Iterator<Item = u32>,
@@ -49,11 +49,9 @@ pub(crate) fn find<S: Storage>(
         let (Some(word), Some(entry)) = (region.holders(block), region.block(block)) else {
             continue;
         };
-        // The generation before what the entry says: whoever has begun the life that the word is in has
-        // done with the last one's entry before, and if the block has begun another life since, the
-        // generation is not the word's any more (SYNC: replica). An empty word is between two lives:
-        // the entry may still be the last one's and the generation already the next one's, which a
-        // bit set by us would spoil.
+        // Load the generation before the entry. The publisher overwrites the entry only after the word has reached a new generation; so if
+        // the entry read below belongs to a later use, acquiring at this generation fails (SYNC: replica). Skip an empty word: its
+        // generation is already the next one's, while the entry may still be the last one's.
         let Holders { generation, mask } = Holders::load(word);
         if mask == 0
             || entry.pool().load(Ordering::Relaxed) != u32::from(pool) + 1
@@ -75,8 +73,7 @@ pub(crate) fn find<S: Storage>(
     None
 }
 
-/// Block and generation of each copy of the message `sequence` that a region's descriptor names and that
-/// the ring holds, for the daemon.
+/// Block and generation of each replica of message `sequence` that its descriptor names and the ring holds. For the daemon.
 pub fn replicas<S: Storage>(
     region: &RegionView<S>,
     sequence: u64,

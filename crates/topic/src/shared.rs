@@ -1,4 +1,4 @@
-//! Words in a mapped control segment.
+//! [`Shared`]: the words of a mapped control segment.
 
 use crate::Storage;
 use rgaps_sync::atomic::{AtomicU128, AtomicU32, AtomicU64};
@@ -10,10 +10,10 @@ pub struct Shared {
     len: u64,
 }
 
-// SAFETY: every access goes through atomics, which any thread may use; the mapping outlives all
-// copies by the contract of `Shared::new`.
+// SAFETY: every access goes through atomics, which any thread may use. The caller of `Shared::new` promised that the mapping outlives
+// all copies.
 unsafe impl Send for Shared {}
-// SAFETY: it has no state but an address and a length, which never change, and `word` gives out atomics only.
+// SAFETY: its state is an address and a length, which never change, and `word` returns references only to atomics.
 unsafe impl Sync for Shared {}
 
 /// An atomic word.
@@ -23,9 +23,11 @@ impl Word for AtomicU64 {}
 impl Word for AtomicU128 {}
 
 impl Shared {
+    /// The control segment at `base`, `len` bytes long.
+    ///
     /// # Safety
-    /// `base` is aligned to a page and mapped read-write for `len` bytes until the last copy of
-    /// the result is gone, and no Rust reference but to atomics points into it.
+    /// `base` is aligned to a page and mapped read-write for `len` bytes until the last copy of the result is dropped, and no Rust
+    /// reference except to atomics points into it.
     pub const unsafe fn new(base: *mut u8, len: u64) -> Shared {
         Shared { base, len }
     }

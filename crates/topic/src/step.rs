@@ -21,7 +21,7 @@ mod hook {
         let _ = HOOK.set(hook);
     }
 
-    /// A point of this process is reached. For the engine, whose steps go to the same hook.
+    /// Calls the hook, if there is one. Public for the engine, which has such points too.
     #[doc(hidden)]
     pub fn reached(name: &'static str) {
         if let Some(hook) = HOOK.get() {

@@ -1,4 +1,4 @@
-//! Where the shared words lie.
+//! [`Storage`]: the memory of the shared words, real or of a model.
 
 use rgaps_sync::atomic::{AtomicU128, AtomicU32, AtomicU64};
 
@@ -6,7 +6,7 @@ use rgaps_sync::atomic::{AtomicU128, AtomicU32, AtomicU64};
 ///
 /// Offsets come from a view that has checked that its structure lies within [`len`](Self::len).
 pub trait Storage: Clone {
-    /// Bytes.
+    /// Length in bytes.
     fn len(&self) -> u64;
     /// Whether there are none.
     fn is_empty(&self) -> bool {

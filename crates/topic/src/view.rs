@@ -1,7 +1,7 @@
 //! Typed access to the structures of a control segment.
 //!
-//! A view is a storage and an offset at which the structure was found to fit. Its accessors are generated from the
-//! table in `rgaps-layout`: a field's name, offset and width stand there, and who writes it.
+//! A view is a storage and an offset at which the structure fits; its constructor has checked that. A macro generates the accessors
+//! from the table in `rgaps-layout`, which states each field's name, offset, width and writer.
 
 use crate::Storage;
 use rgaps_layout::{
@@ -67,7 +67,7 @@ macro_rules! accessor {
 
 rgaps_layout::control_structures!(views);
 
-/// Where entry `index` is of a table of `count` at `table`, if there is such an entry.
+/// Offset of entry `index` of a table of `count` entries at `table`. None: there is no such entry.
 #[inline]
 fn entry<S: Storage, T>(storage: &S, table: u64, index: u32, count: u32) -> Option<u64> {
     let at = table + u64::from(index) * size_of::<T>() as u64;
@@ -81,8 +81,8 @@ pub(crate) fn doorbell<S: Storage>(storage: &S, index: u32) -> Option<&AtomicU32
     Some(storage.u32(at + offset_of!(Doorbell, rings) as u64))
 }
 
-/// How many messages of other domains publishers copied into the pool of that index, ever, and how many bytes; if
-/// there can be such a pool.
+/// Counters of a pool: how many messages of other domains publishers have copied into it, and how many bytes. None: the index is too
+/// large.
 pub fn pool_copies<S: Storage>(storage: &S, pool: u32) -> Option<(&AtomicU64, &AtomicU64)> {
     let at = entry::<S, PoolCounts>(storage, POOL_COUNTS_OFFSET, pool, MAX_POOLS as u32)?;
     let word = |field: usize| storage.u64(at + field as u64);

@@ -1,8 +1,7 @@
-//! Doorbells: waking who sleeps.
+//! Doorbells: futex words that wake sleeping members.
 //!
-//! A sleeper says that it sleeps, looks once more, and only then sleeps until its doorbell
-//! changes. Who has news publishes them, then looks for sleepers. Both put a sequentially
-//! consistent fence between their two steps, so at least one sees the other (SYNC: sleep).
+//! A sleeper announces its sleep, checks once more, and only then sleeps until its doorbell changes. A waker publishes its change, then
+//! looks for sleepers. Both put a sequentially consistent fence between the two steps, so at least one sees the other (SYNC: sleep).
 
 use crate::holder::SUBSCRIBERS;
 use crate::step::step;
@@ -20,13 +19,11 @@ pub fn ring<S: Storage>(storage: &S, index: u32) {
     }
 }
 
-/// Rings for the subscribers that match `publisher` and sleep. Call it after the news are out. Returns
-/// who slept.
+/// Wakes the subscribers that match `publisher` and sleep. Call it after announcing a message. Returns their slots as a mask.
 #[inline]
 pub fn ring_sleepers<S: Storage>(topic: &TopicView<S>, publisher: &PublisherView<S>) -> u64 {
     fence(Ordering::SeqCst);
-    // Acquire: the daemon matched a subscriber before the subscriber could say that it sleeps
-    // (SYNC: matched).
+    // Acquire: the daemon matched a subscriber before that could announce a sleep (SYNC: matched).
     let mut asleep = topic.sleepers().load(Ordering::Acquire);
     if asleep != 0 {
         asleep &= publisher.matched().load(Ordering::Relaxed) & SUBSCRIBERS;
@@ -35,10 +32,9 @@ pub fn ring_sleepers<S: Storage>(topic: &TopicView<S>, publisher: &PublisherView
     asleep
 }
 
-/// Rings for one subscriber of those that match `publisher` before the news are out, if all of them sleep: waking takes the kernel
-/// longer than publishing takes the caller. Who wakes too early sleeps again, and is rung for again
-/// by [`ring_sleepers`], which this never replaces. If anyone is awake it gets the news first. Returns
-/// whom it rang for.
+/// Wakes one subscriber that matches `publisher` before the message is announced, if all matching ones sleep: the kernel takes longer to
+/// wake it than the caller to publish. A subscriber that wakes too early sleeps again. Callers must call [`ring_sleepers`] later in any
+/// case. Does nothing if a subscriber is awake, since that one gets the message sooner. Returns the woken slot as a mask.
 #[inline]
 pub fn ring_ahead<S: Storage>(topic: &TopicView<S>, publisher: &PublisherView<S>) -> u64 {
     let matched = publisher.matched().load(Ordering::Relaxed) & SUBSCRIBERS;
@@ -51,27 +47,27 @@ pub fn ring_ahead<S: Storage>(topic: &TopicView<S>, publisher: &PublisherView<S>
     first
 }
 
-/// Whether it is worth it to ring ahead. It is not where the woken one runs before the news are out and
-/// sleeps again: on the publisher's own core, say, when the others are busy.
+/// Decides whether to ring ahead. That is useless if the woken subscriber runs before the message is announced and sleeps again, for
+/// example on the publisher's own core when all others are busy. After each failure this doubles the messages without ringing ahead.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Foresight {
-    /// Times not to ring ahead from now on.
+    /// For how many further messages not to ring ahead.
     rests: u32,
-    /// How many those were last.
+    /// The last such number.
     rested: u32,
 }
 
 impl Foresight {
     const RESTS_MAX: u32 = 1023;
 
-    /// Whether to ring ahead this time. Ask where someone sleeps.
+    /// Whether to ring ahead this time. Call it only if a subscriber sleeps.
     pub(crate) fn advises(&mut self) -> bool {
         let rests = self.rests;
         self.rests = rests.saturating_sub(1);
         rests == 0
     }
 
-    /// What came of it.
+    /// Records whether ringing ahead woke a subscriber too early.
     pub(crate) fn learn(&mut self, was_too_early: bool) {
         self.rested = match was_too_early {
             true => (self.rested * 2 + 1).min(Self::RESTS_MAX),
@@ -90,8 +86,8 @@ fn ring_each<S: Storage>(topic: &TopicView<S>, mut asleep: u64) {
             return;
         }
         fetch_bell(topic, index);
-        // Of several that have news, one rings. Acquire: the doorbell that the sleeper chose
-        // before it set its bit is visible.
+        // Of several publishers, the one that clears the bit rings. Acquire: the doorbell that the sleeper chose before it set its bit
+        // is visible.
         if topic.sleepers().fetch_and(!(1 << index), Ordering::AcqRel) >> index & 1 != 0 {
             step!("wake.cleared");
             let bell = topic
@@ -103,12 +99,12 @@ fn ring_each<S: Storage>(topic: &TopicView<S>, mut asleep: u64) {
     }
 }
 
-/// Begins to fetch the doorbell that a sleeper has as far as can be seen: its line comes while we clear
-/// the sleeper's bit. Which one it really has is to be read after that.
+/// Prefetches the cache line of a sleeper's doorbell, so that it arrives while the caller clears the sleeper's bit. The caller must read
+/// the doorbell's index again after that.
 #[inline]
 fn fetch_bell<S: Storage>(topic: &TopicView<S>, index: u32) {
     if cfg!(loom) {
-        // A load that nothing comes of is one more for the model to try.
+        // A load without effect would only add interleavings to the model.
         return;
     }
     let subscriber = topic.subscriber(index as usize);
@@ -118,7 +114,7 @@ fn fetch_bell<S: Storage>(topic: &TopicView<S>, index: u32) {
     }
 }
 
-/// Rings for the publishers in `among` that wait for subscribers to read on.
+/// Wakes the publishers in the mask `among` that wait for room in their history.
 #[inline]
 pub fn ring_publishers<S: Storage>(topic: &TopicView<S>, among: u64) {
     fence(Ordering::SeqCst);
@@ -153,7 +149,7 @@ pub struct Sleeper<'a> {
 }
 
 impl<'a> Sleeper<'a> {
-    /// Remembers how often doorbell `index` has been rung. None: there is no such doorbell.
+    /// Reads the count of doorbell `index`. None: there is no such doorbell.
     pub fn new<S: Storage>(storage: &'a S, index: u32) -> Option<Sleeper<'a>> {
         let word = doorbell(storage, index)?;
         Some(Sleeper {

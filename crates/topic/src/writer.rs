@@ -1,4 +1,4 @@
-//! A publisher's side: loans, publishing, eviction, blocks that come back.
+//! A publisher's side of its ring: loans, publishing, eviction, and collecting returned blocks.
 
 use crate::deferred_release::claim_finished;
 use crate::dropped::Dropped;
@@ -18,10 +18,10 @@ use rgaps_sync::atomic::{fence, AtomicU64, Ordering};
 use rgaps_sync::{demote, prefetch_for_write};
 use std::collections::VecDeque;
 
-/// Messages that follow each other as closely as this are a burst.
+/// Messages published at most this long after the one before are a burst.
 const BURST_NS: u64 = 400;
 
-/// Blocks that became free, by number; the caller frees their memory.
+/// Callback with the number of each block that became free; the caller frees its memory.
 pub trait Freed: FnMut(u32) {}
 impl<F: FnMut(u32)> Freed for F {}
 
@@ -47,10 +47,10 @@ pub enum LoanError {
     NoBlocks,
 }
 
-/// Why a message was not published. The loan is gone; its block is free again or given up.
+/// Why a message was not published. The loan is consumed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PublishError {
-    /// The block's holder word is not as the loan left it: someone broke the protocol.
+    /// Another process changed the block's holder word, in violation of the protocol. The block is lost.
     LoanLost,
 }
 
@@ -67,7 +67,7 @@ pub struct Tensor {
     pub strides: [i64; MAX_DIMS],
 }
 
-/// What a descriptor says of a message.
+/// The main fields of a message's descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Message {
     /// Index of the pool in the zone.
@@ -78,56 +78,56 @@ pub struct Message {
     pub bytes: u64,
     /// `CLOCK_MONOTONIC` when publish was called.
     pub publish_ns: u64,
-    /// The user's.
+    /// The number that the user set; 0 if none.
     pub tag: u64,
-    /// What has to be reached before the bytes are there.
+    /// The point at which the bytes are complete.
     pub point: Point,
-    /// Messages between those of this publisher, up to this one, that never reached this host: a running sum, which
-    /// does not fall. 0 but for the links' publishers.
+    /// How many earlier messages of the other host's publisher never reached this host: a running sum, which does not fall. 0 except
+    /// for publishers of the links.
     pub missed_so_far: u64,
 }
 
-/// What goes with a message.
+/// The optional parts of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct With<'a, C> {
-    /// Its shape, of a tensor.
+    /// The tensor. None: the message is not a tensor.
     pub tensor: Option<&'a Tensor>,
-    /// Its attachment and its parts, of a message that has either.
+    /// Attachment and parts. None: the message has neither.
     pub metadata: Option<&'a Metadata>,
-    /// When the work has passed that writes the message and makes the copies.
+    /// The point after which no GPU work of the publisher writes the message, or reads it for a replica.
     pub read: Point,
-    /// Copies in other pools, at most [`MAX_REPLICAS`].
+    /// Replicas in other pools, at most [`MAX_REPLICAS`].
     pub copies: C,
 }
 
-/// What the publisher remembers of a block, beyond anyone else's reach.
+/// The publisher's own record of a block, in private memory, which no other process can change.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
     generation: u64,
     live: bool,
-    /// As the block's entry says it.
+    /// As in the block's entry: 0 for the publisher's own pool, otherwise the pool plus 1.
     pool: u32,
 }
 
-/// What the publisher remembers of a message in its ring.
+/// The publisher's own record of a message in its ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Retained {
     block: u32,
     generation: u64,
-    /// Payload bytes published up to and with this message, wrapping.
+    /// Payload bytes of all messages up to this one, wrapping.
     end_bytes: u64,
     copies: Copies,
 }
 
-/// Blocks with copies of a message.
+/// The blocks of a message's replicas.
 #[derive(Clone, Copy, Debug, Default)]
 struct Copies {
     are_any: bool,
-    /// Their numbers, plus 1.
+    /// Their numbers plus 1; 0 for none.
     blocks: [u32; MAX_REPLICAS],
 }
 
-/// A block that the publisher's own work may still write.
+/// A block that the publisher's GPU work may still use, until the timeline reaches `value`.
 #[derive(Clone, Copy, Debug)]
 struct Queued {
     value: u64,
@@ -148,14 +148,14 @@ pub struct Writer<S> {
     max_bytes: u64,
     head: u64,
     tail: u64,
-    /// When publish was called last.
+    /// `publish_ns` of the last message.
     last_ns: u64,
     /// Payload bytes ever published and ever evicted, both wrapping.
     published_bytes: u64,
     evicted_bytes: u64,
     retained: Vec<Retained>,
     records: Vec<Record>,
-    /// Blocks that wait for the publisher's own work: per timeline, in the order of their points.
+    /// Blocks that wait for the publisher's GPU work: by timeline, in the order of their points.
     queued: Vec<(u32, VecDeque<Queued>)>,
     unused: Vec<u32>,
     blocks_used: u32,
@@ -163,9 +163,9 @@ pub struct Writer<S> {
     slowest: u64,
     epoch_seen: u32,
     sweep_seen: u32,
-    /// Reliable subscribers that are not waited for until they have caught up.
+    /// Slow reliable subscribers for which the publisher does not wait until they have caught up.
     dropped: Dropped,
-    /// Who was rung for ahead of the next message.
+    /// Mask of the subscribers that were woken ahead of the next message.
     rung_ahead: u64,
     foresight: Foresight,
     is_quiet: bool,
@@ -198,7 +198,7 @@ fn write_shape<S: Storage>(descriptor: &DescriptorView<S>, tensor: &Tensor) {
 impl<S: Storage> Writer<S> {
     /// The writer of publisher slot `slot_index`, as the daemon granted it: `start` is the
     /// sequence number of the first message, `depth` how many messages the ring keeps and
-    /// `max_bytes` how many bytes of payload they may have. None: the grant makes no sense.
+    /// `max_bytes` how many bytes of payload they may have. None: the grant is invalid.
     pub fn new(
         topic: TopicView<S>,
         slot_index: u32,
@@ -234,7 +234,7 @@ impl<S: Storage> Writer<S> {
             retained: vec![Retained::default(); geometry.ring_capacity as usize],
             records: vec![Record::default(); blocks],
             queued: Vec::new(),
-            // The last one handed in is the first handed out: few blocks stay few cache lines.
+            // A stack: reusing the last block first keeps few blocks in few cache lines.
             unused: (0..geometry.block_capacity).rev().collect(),
             blocks_used: 0,
             region,
@@ -267,23 +267,23 @@ impl<S: Storage> Writer<S> {
         &self.topic
     }
 
-    /// Says that the history has landed of a publisher that stands for one on another host: what was published so far
-    /// is history, what follows is live. Only the first call does something.
+    /// Announces that the history of another host's publisher has landed: all messages so far are history, later ones are live. Only the
+    /// first call has an effect.
     pub fn end_history(&mut self) {
         let end = self.slot.history_end();
         if end.load(Ordering::Relaxed) == HISTORY_LANDING {
-            // Release: the messages below it are there (SYNC: history).
+            // Release: a reader that sees the end sees all messages below it (SYNC: history).
             end.store(self.head, Ordering::Release);
             ring_sleepers(&self.topic, &self.slot);
         }
     }
 
-    /// A block for `bytes` bytes of memory at `offset` of the publisher's pool.
+    /// Loans a block for `bytes` bytes of memory at `offset` of the publisher's pool.
     pub fn loan(&mut self, offset: u64, bytes: u64) -> Result<Loan, LoanError> {
         self.begin(0, offset, bytes)
     }
 
-    /// The same in another pool, for a copy.
+    /// The same in another pool, for a replica.
     pub fn loan_in(&mut self, pool: u16, offset: u64, bytes: u64) -> Result<Loan, LoanError> {
         self.begin(u32::from(pool) + 1, offset, bytes)
     }
@@ -299,7 +299,7 @@ impl<S: Storage> Writer<S> {
         if record.pool != 0 || pool != 0 {
             record.pool = pool;
             entry.pool().store(pool, Ordering::Relaxed);
-            // Its last life may have been a copy's, which late readers look for.
+            // The block may have been a replica, for which slow readers may still look.
             entry.replica_of().store(0, Ordering::Relaxed);
         }
         step!("loan.extent");
@@ -318,7 +318,7 @@ impl<S: Storage> Writer<S> {
         Ok(Loan { block, generation })
     }
 
-    /// Gives a loan back unpublished, when work that may still write its bytes has reached `point`.
+    /// Gives back a loan that is not published, once the work that may still write its bytes has reached `point`.
     pub fn abandon(&mut self, loan: Loan, point: Point, freed: &mut impl Freed) {
         let Loan { block, generation } = loan;
         match point.is_none() {
@@ -341,14 +341,12 @@ impl<S: Storage> Writer<S> {
         }
     }
 
-    /// Whether the publisher's own work has still to pass blocks, as of the last
-    /// [`collect_queued`](Self::collect_queued).
+    /// Whether blocks wait for the publisher's GPU work, as of the last [`collect_queued`](Self::collect_queued).
     pub fn has_queued(&self) -> bool {
         self.queued.iter().any(|(_, blocks)| !blocks.is_empty())
     }
 
-    /// Takes the publisher's bit off the blocks that its work has passed. Costs a load per timeline
-    /// that there is work on.
+    /// Clears the publisher's bit on the blocks whose GPU work has finished. Costs a load per timeline with queued blocks.
     #[inline]
     pub fn collect_queued(&mut self, freed: &mut impl Freed) {
         for index in 0..self.queued.len() {
@@ -375,8 +373,7 @@ impl<S: Storage> Writer<S> {
         }
     }
 
-    /// Takes the bits of subscribers off blocks that they have let go of behind work that has passed
-    /// them. Costs a load when there are none.
+    /// Clears the bits of deferred releases on this publisher's blocks whose points have passed. Costs a load when there are none.
     pub fn collect_deferred_releases(&mut self, freed: &mut impl Freed) {
         let topic = self.topic.clone();
         claim_finished(&topic, self.slot_index, self.incarnation, |passed| {
@@ -388,13 +385,12 @@ impl<S: Storage> Writer<S> {
         });
     }
 
-    /// Whether subscribers have let go of blocks behind work that may still run.
+    /// Whether subscribers of the topic have deferred releases.
     pub fn has_deferred_releases(&self) -> bool {
         self.topic.deferring().load(Ordering::Acquire) != 0
     }
 
-    /// Whether the next message may be published now, or would push out one of `bytes` that a
-    /// reliable subscriber has still to read. Ask before anything else is done.
+    /// Whether a message of `bytes` bytes can be published without removing messages that a reliable subscriber has not read.
     pub fn has_room(&mut self, bytes: u64) -> bool {
         if self.dropped.are_any() {
             self.readmit();
@@ -410,7 +406,7 @@ impl<S: Storage> Writer<S> {
         last < self.slowest
     }
 
-    /// Subscribers that hold the publisher back from a message of `bytes` bytes.
+    /// The subscribers, as a mask, that back-pressure a message of `bytes` bytes.
     pub fn held_back_by(&self, bytes: u64) -> u64 {
         let Some(last) = self.pushed_out(bytes) else {
             return 0;
@@ -421,11 +417,10 @@ impl<S: Storage> Writer<S> {
             .fold(0, |mask, bit| mask | 1 << bit)
     }
 
-    /// Stops waiting for the subscribers that hold the publisher back from a message of `bytes` bytes: it goes
-    /// on, they lag and are told how many messages they missed. It waits for each of them again once that
-    /// has read all that is published.
+    /// Stops waiting for the subscribers that back-pressure a message of `bytes` bytes. They learn from their rings how many messages they
+    /// missed. The publisher waits for each of them again once that has read everything published.
     ///
-    /// Whom a publisher waits for is its own affair: nothing of this is shared but for a copy to show.
+    /// The publisher decides from private memory for whom it waits; the word in shared memory is only for listings.
     pub fn drop_slow(&mut self, bytes: u64) {
         let slow = self.held_back_by(bytes);
         for slot in (0..64).filter(|slot| slow >> slot & 1 != 0) {
@@ -447,7 +442,7 @@ impl<S: Storage> Writer<S> {
             stayed && self.wanted_from(slot, self.head) < self.head
         });
         self.dropped = dropped;
-        // Who counts again may read below it.
+        // A subscriber that counts again may be at any message, so compute this anew.
         self.slowest = 0;
         self.show_dropped();
     }
@@ -463,8 +458,8 @@ impl<S: Storage> Writer<S> {
             .store(self.dropped.mask(), Ordering::Relaxed);
     }
 
-    /// Says that this publisher is about to sleep until a reliable subscriber reads on. Look
-    /// again ([`has_room`](Self::has_room)) before sleeping.
+    /// Announces that this publisher is about to sleep until a reliable subscriber reads. Check [`has_room`](Self::has_room) once more
+    /// before sleeping.
     pub fn announce_blocked(&self) {
         self.topic
             .blocked()
@@ -472,7 +467,7 @@ impl<S: Storage> Writer<S> {
         fence(Ordering::SeqCst);
     }
 
-    /// Says whether this publisher sleeps until blocks come back. Look again before sleeping.
+    /// Announces whether this publisher sleeps until blocks are returned. Try once more before sleeping.
     pub fn announce_wants_blocks(&self, wants: bool) {
         self.slot
             .wants_blocks()
@@ -485,7 +480,7 @@ impl<S: Storage> Writer<S> {
         self.published_bytes.wrapping_sub(self.evicted_bytes)
     }
 
-    /// Sequence number of the newest message that one more of `bytes` bytes pushes out, if any.
+    /// Sequence number of the newest message that a further message of `bytes` bytes would remove. None: it would remove none.
     fn pushed_out(&self, bytes: u64) -> Option<u64> {
         let by_count = (self.head + 1).saturating_sub(self.depth).max(self.tail);
         let excess = self
@@ -499,8 +494,8 @@ impl<S: Storage> Writer<S> {
         (first_kept > self.tail).then(|| first_kept - 1)
     }
 
-    /// Sequence number of the first message that stays when the oldest ones go that together have
-    /// at least `bytes` bytes. Takes as many looks as the logarithm of how many go.
+    /// Sequence number of the first message that stays if the oldest ones with together at least `bytes` bytes are removed. An exponential
+    /// search: takes the logarithm of their number in steps.
     fn first_beyond(&self, bytes: u64) -> u64 {
         let freed_through = |sequence| {
             self.retained_at(sequence)
@@ -527,13 +522,13 @@ impl<S: Storage> Writer<S> {
         self.topic.membership_epoch().load(Ordering::Acquire)
     }
 
-    /// Subscribers that this publisher waits for.
+    /// The subscribers for which this publisher waits.
     fn reliable(&self) -> u64 {
         self.topic.reliable().load(Ordering::Acquire) & self.matched() & !self.dropped.mask()
     }
 
-    /// Subscribers that read this publisher. Ask after the topic's masks: a subscriber is matched before
-    /// it is in any of them (SYNC: matched).
+    /// The subscribers that match this publisher. Load the topic's masks before this: the daemon matches a subscriber before it adds it to
+    /// any of them (SYNC: matched).
     fn matched(&self) -> u64 {
         self.slot.matched().load(Ordering::Acquire) & holder::SUBSCRIBERS
     }
@@ -548,7 +543,7 @@ impl<S: Storage> Writer<S> {
         let mut reliable = self.reliable();
         let mut slowest = u64::MAX;
         while reliable != 0 {
-            // With the message that asks for room.
+            // Plus 1: the head after the message that needs room.
             let wanted = self.wanted_from(reliable.trailing_zeros(), self.head + 1);
             slowest = slowest.min(wanted);
             reliable &= reliable - 1;
@@ -556,7 +551,7 @@ impl<S: Storage> Writer<S> {
         slowest
     }
 
-    /// Whether the next messages wake nobody. Then [`ring_sleepers`] is to be called after the last of them, before the caller waits for
+    /// Sets whether publishing wakes no subscriber. The caller must then call [`ring_sleepers`] after its last message, before it waits for
     /// anything.
     pub fn set_quiet(&mut self, is_quiet: bool) {
         self.is_quiet = is_quiet;
@@ -572,8 +567,8 @@ impl<S: Storage> Writer<S> {
         }
     }
 
-    /// Announces a message that fills a loan, pushes out what the history has no room for, and
-    /// rings for sleepers. Returns its sequence number.
+    /// Announces the message in a loan, wakes sleeping subscribers, and removes messages for which the history has no room. Returns the
+    /// sequence number.
     pub fn publish(
         &mut self,
         loan: Loan,
@@ -589,7 +584,7 @@ impl<S: Storage> Writer<S> {
         self.publish_with(loan, message, with, freed)
     }
 
-    /// The same for a message with more to it.
+    /// The same for a message with optional parts.
     pub fn publish_with(
         &mut self,
         loan: Loan,
@@ -604,15 +599,15 @@ impl<S: Storage> Writer<S> {
             read,
             copies,
         } = with;
-        // Whoever polls has the slot's line; it comes while we do the rest.
+        // A polling subscriber has the slot's cache line; it arrives while the publisher does the rest.
         prefetch_for_write(self.region.descriptor(self.head).committed());
         let word = self.region.holders(block).expect("our own block");
-        // The ring's bit is set before the descriptor is there: a death in between leaves a bit
-        // that the daemon finds without a descriptor and clears.
+        // Set the ring's bit before writing the descriptor: if the publisher dies in between, the daemon finds the bit without a
+        // descriptor and clears it.
         let queued = !read.is_none();
         let committed = holder::commit(word, generation, queued);
-        // Whoever waits for this message writes the word next. In a burst the readers are behind,
-        // and we come back to the word first, when the message is pushed out.
+        // A subscriber that waits for this message writes the word next, so move its cache line away from this core. Not in a burst: then
+        // subscribers lag, and this publisher writes the word next, when the message leaves the ring.
         if message.publish_ns.wrapping_sub(self.last_ns) > BURST_NS {
             demote(word);
         }
@@ -647,7 +642,7 @@ impl<S: Storage> Writer<S> {
         Ok(sequence)
     }
 
-    /// What no subscriber waits for: a message that was published is in the history, and takes the place of older ones.
+    /// Records a published message in the history, and evicts older ones. After the announcement, so that no subscriber waits for this.
     #[inline]
     fn retain(&mut self, sequence: u64, now: Retained, slept: u64, freed: &mut impl Freed) {
         if self.rung_ahead != 0 {
@@ -667,7 +662,7 @@ impl<S: Storage> Writer<S> {
         }
     }
 
-    /// Hands copies to the ring. Without a message they are given back.
+    /// Hands replicas to the ring. If the message was not `committed`, gives them back.
     #[inline]
     fn commit_copies(
         &mut self,
@@ -717,7 +712,7 @@ impl<S: Storage> Writer<S> {
         let descriptor = self.region.descriptor(sequence);
         let put = |word: &AtomicU64, value| word.store(value, Ordering::Relaxed);
         put(descriptor.committed(), 0);
-        // A reader that sees any of the new fields sees 0 in `committed` when it looks again (SYNC: descriptor).
+        // A reader that sees any of the new fields does not find the old value when it loads `committed` again (SYNC: descriptor).
         fence(Ordering::Release);
         step!("publish.invalidated");
         let mut flags = 0;
@@ -766,7 +761,7 @@ impl<S: Storage> Writer<S> {
         committed.store(sequence + 1, Ordering::Release);
     }
 
-    /// Takes the oldest message out of the ring. False: there is none.
+    /// Removes the oldest message from the ring. False: the ring is empty.
     pub fn evict_oldest(&mut self, freed: &mut impl Freed) -> bool {
         if self.tail == self.head {
             return false;
@@ -793,14 +788,14 @@ impl<S: Storage> Writer<S> {
     fn evict_copies(&mut self, copies: Copies, freed: &mut impl Freed) {
         let blocks = copies.blocks.into_iter();
         for block in blocks.filter_map(|block| block.checked_sub(1)) {
-            // The ring's bit is on it, so it lives the life that it had when it was published.
+            // The ring still holds the block, so its generation is the one with which it was published.
             let generation = self.records[block as usize].generation;
             self.drop_bit(block, generation, RING, freed);
         }
     }
 
-    /// Takes messages out of the ring that no matched subscriber will read any more, of a volatile publisher
-    /// that is short of memory. Returns how many.
+    /// Removes from the ring the messages that all matched subscribers have read. For a volatile publisher that is short of memory. Returns
+    /// how many.
     pub fn evict_consumed(&mut self, freed: &mut impl Freed) -> u64 {
         let mut subscribers = self.topic.subscribers().load(Ordering::Acquire) & self.matched();
         let mut read = self.head;
@@ -819,8 +814,8 @@ impl<S: Storage> Writer<S> {
 
     fn drop_bit(&mut self, block: u32, generation: u64, bit: u64, freed: &mut impl Freed) {
         let word = self.region.holders(block).expect("our own block");
-        // Whoever scribbles on holder words can make a block look emptied twice: our own record
-        // knows which life has ended already.
+        // A process that overwrites holder words can make a block look emptied twice. The private record shows whether this generation has
+        // ended already.
         let record = self.records[block as usize];
         let ours = record.live && record.generation == generation;
         if holder::release(word, generation, bit) == Outcome::Emptied && ours {
@@ -836,7 +831,7 @@ impl<S: Storage> Writer<S> {
         freed(block);
     }
 
-    /// Frees a block that others say is back, if its word bears them out.
+    /// Frees a block that another process marked as returned, if the block's holder word confirms that.
     fn retire_if_returned(&mut self, block: u32, freed: &mut impl Freed) {
         let record = self.records[block as usize];
         let now = Holders::load(self.region.holders(block).expect("our own block"));
@@ -849,7 +844,7 @@ impl<S: Storage> Writer<S> {
         }
     }
 
-    /// Frees the blocks whose last holder was someone else. Costs a load when there are none.
+    /// Frees the blocks that other processes returned. Costs a load per summary word when there are none.
     #[inline]
     pub fn collect_returned(&mut self, freed: &mut impl Freed) {
         for word in 0..self.region.geometry().summary_words() {
@@ -865,7 +860,7 @@ impl<S: Storage> Writer<S> {
 
     #[cold]
     fn sweep(&mut self, sweep: u32, freed: &mut impl Freed) {
-        // A holder may have died between ending a block's life and saying so.
+        // The daemon asks for a sweep because a holder may have died between emptying a block's word and marking it as returned.
         fence(Ordering::Acquire);
         self.sweep_seen = sweep;
         for block in 0..self.blocks_used {

@@ -1,5 +1,5 @@
-//! Copies of messages in other pools: who reads which, how long each lives, and what is left of them when
-//! their publisher is gone.
+//! Replicas of messages in other pools: which reader gets which, how long each lives, and what remains of them when
+//! their publisher has died.
 #![cfg(not(loom))]
 
 mod fixture;
@@ -12,7 +12,7 @@ use rgaps_topic::{
 };
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Where messages are, and where copies are.
+/// The pool of the messages, and two pools of replicas.
 const OWN: u16 = 3;
 const A: u16 = 0;
 const B: u16 = 9;
@@ -24,7 +24,7 @@ fn at(count: u64) -> Point {
     }
 }
 
-/// Publishes a message at `tag * 4096`, and copies at the same offset of `pools`.
+/// Publishes a message at offset `tag * 4096` of its pool, with replicas at the same offset of `pools`.
 fn publish(
     writer: &mut Writer<Shared>,
     tag: u64,
@@ -60,7 +60,7 @@ fn publish(
     writer.publish_with(loan, &message, with, freed).unwrap();
 }
 
-/// Reads and lets go of all there is: pool and tag.
+/// Receives and releases all messages. Returns the pool and tag of each.
 fn read(reader: &mut Reader<Shared>) -> Vec<(u16, u64)> {
     let found = std::iter::from_fn(|| {
         let taken = reader.poll()?;
@@ -122,7 +122,7 @@ fn each_copy_lives_as_long_as_its_readers() {
     copy.held.release();
     writer.collect_returned(&mut |block| freed.push(block));
     assert_eq!(freed, [0, 1]);
-    // Its block begins another life, and is no copy to those who come late.
+    // A freed block is reused for a message without a replica, and `there` does not take it for one.
     publish(&mut writer, 2, Point::NONE, &[], &mut freed);
     assert_eq!(read(&mut there), [(OWN, 2)]);
 }
@@ -153,7 +153,7 @@ fn a_dead_publishers_copies_leave_the_ring_with_their_messages() {
     for tag in 0..3 {
         publish(&mut writer, tag, Point::NONE, HERE, &mut freed);
     }
-    // One that was begun, one that was about to be announced.
+    // A replica that the publisher had only begun, and one that it was about to announce.
     let _begun = writer.loan_in(A, 9 * 4096, 256).unwrap();
     let almost = writer.loan_in(A, 9 * 4096, 256).unwrap().block();
     let region = fixture.region(0);
@@ -182,7 +182,7 @@ fn a_dead_publishers_copies_leave_the_ring_with_their_messages() {
     assert_eq!(places(), [vec![both(0)[1]], both(2).to_vec()].concat());
     first.held.release();
     assert_eq!(read(&mut reader), [(A, 2)], "the second has gone");
-    // A daemon that died half way through that is followed by one that does it again.
+    // A daemon may die half way through, and its successor does it all again.
     let again = abandon(&slot, &region, incarnation, 0);
     assert_eq!((again.tail, again.head, again.freed), (2, 3, 0));
     evict_through(&slot, &region, incarnation, 2..3);

@@ -1,8 +1,8 @@
-//! Publishers and subscribers that stop for ever between any two steps of what they do. The
-//! daemon's part is played for them, and then nothing is lost, freed twice or stuck.
+//! Publishers and subscribers that die between any two of their steps. `Host` then cleans up as the daemon does, and
+//! no message or block is lost, freed twice or stuck.
 //!
-//! A death is a panic that a hook raises at a chosen step: what the dead one had in its own memory
-//! is gone with its stack, and of the shared words only what it wrote before is there.
+//! A death is a panic that a hook raises at a chosen step. It discards the member's private state with its stack; of
+//! shared memory only the words that it wrote before remain.
 #![cfg(not(loom))]
 
 mod host;
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const STEPS_MAX: u64 = 400;
 
 thread_local! {
-    /// Steps until this thread's member dies; none: it does not.
+    /// Steps until this thread's member dies. None: it does not die.
     static LEFT: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
@@ -37,8 +37,8 @@ fn count_down(_step: &'static str) {
     }
 }
 
-/// Runs what a member does that dies after `steps` steps. None: it died. Otherwise the result, and
-/// `steps` is what is left.
+/// Runs `act` as a member that dies after `steps` steps. None: it died. Otherwise returns the result, and sets `steps`
+/// to the steps that are left.
 fn mortal<R>(steps: &mut u64, act: impl FnOnce() -> R) -> Option<R> {
     set_crash_hook(count_down);
     LEFT.set(Some(*steps));
@@ -51,8 +51,8 @@ fn mortal<R>(steps: &mut u64, act: impl FnOnce() -> R) -> Option<R> {
     }
 }
 
-/// What a publisher does while a reliable subscriber reads: messages, more than its history
-/// keeps, and a loan that it gives back.
+/// Publishes more messages than the history keeps while a reliable subscriber reads, and gives a loan back. None: the
+/// publisher died.
 fn publish(
     host: &Host,
     publisher: &mut Publisher<'_>,
@@ -105,8 +105,7 @@ fn publisher_dies(host: fn() -> Host) {
     panic!("the publisher has more steps than {STEPS_MAX}");
 }
 
-/// What a subscriber does while messages come: takes some, holds two while they are pushed out,
-/// and lets go of them last.
+/// Receives messages, holds two while they leave the ring, and releases them last. None: the subscriber died.
 fn read(
     host: &Host,
     publisher: &mut Publisher<'_>,
@@ -141,7 +140,7 @@ fn subscriber_dies(host: fn() -> Host) {
         alive.step(1);
         drop(mortal);
         host.bury_subscriber(0);
-        // The publisher is not held back by the dead one, and the other one reads on.
+        // The dead subscriber does not back-pressure the publisher, and the other subscriber reads on.
         for _ in 0..8 {
             publisher.publish();
             alive.step(1);
@@ -158,7 +157,7 @@ fn subscriber_dies(host: fn() -> Host) {
     panic!("the subscriber has more steps than {STEPS_MAX}");
 }
 
-/// Dies and is born again until the end. True: its last life was lived to the end.
+/// Publishes until `end`, in a loop of joining and dying at a random step.
 fn publish_and_die(host: &Host, slot: usize, random: &mut Random, end: Instant) {
     while Instant::now() < end {
         let mut publisher = host.join_publisher(slot);

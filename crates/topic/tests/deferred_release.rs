@@ -1,5 +1,5 @@
-//! Blocks that wait for GPU work, the publisher's own or their readers': each comes back when the last
-//! of them all is done with it, and not before.
+//! Blocks that GPU work uses, the publisher's or the readers': each comes back when nobody and no work needs it, and
+//! not before.
 #![cfg(not(loom))]
 
 mod fixture;
@@ -26,7 +26,7 @@ fn point(timeline: u32, value: u64) -> Point {
     Point { timeline, value }
 }
 
-/// What a GPU does behind the work of a stream.
+/// Advances a timeline to `point`, as a GPU does behind the work of a stream.
 fn reach(fixture: &Fixture, point: Point) {
     let timeline = timeline(&fixture.shared, point.timeline).unwrap();
     timeline.value().store(point.value, SeqCst);
@@ -46,7 +46,7 @@ fn publish(writer: &mut Writer<Shared>, point: Point, freed: &mut Vec<u32>) -> u
     block
 }
 
-/// What a publisher does that wants a block.
+/// Collects free blocks, as a publisher does that needs one.
 fn collect(writer: &mut Writer<Shared>, freed: &mut Vec<u32>) {
     let freed = &mut |block| freed.push(block);
     writer.collect_queued(freed);
@@ -75,7 +75,7 @@ fn an_evicted_message_and_a_returned_loan_stay_until_their_kernels_have_passed()
     assert!(writer.has_queued());
     collect(&mut writer, &mut freed);
     assert_eq!(freed, [0; 0]);
-    // Streams pass in any order, each its own work in the order in which it was queued.
+    // Streams finish in any order; each runs its own work in the order of queueing.
     reach(&fixture, point(2, 1));
     collect(&mut writer, &mut freed);
     assert_eq!(freed, [given_back]);
@@ -139,7 +139,7 @@ fn a_publisher_gets_back_what_was_let_go_of_though_the_subscriber_never_looks() 
     reach(&fixture, point(1, 2));
     collect(&mut writer, &mut freed);
     assert_eq!(freed, [first, second]);
-    // The subscriber finds it done.
+    // The subscriber finds both entries already cleared.
     assert_eq!((list.tidy(), deferring(&fixture)), (0, 0));
     collect(&mut writer, &mut freed);
     assert_eq!(freed, [first, second]);
@@ -165,7 +165,7 @@ fn a_full_list_gives_the_hold_back_and_has_room_again_when_one_has_passed() {
     reach(&fixture, point(1, 1));
     assert_eq!(list.tidy(), MAX_DEFERRED_RELEASES - 1);
     list.push(held, point(2, 1)).unwrap();
-    // What passes out of order leaves, too.
+    // An entry also leaves if its point passes before that of an older one.
     reach(&fixture, point(2, 1));
     assert_eq!(list.tidy(), MAX_DEFERRED_RELEASES - 1);
     reach(&fixture, point(1, MAX_DEFERRED_RELEASES as u64));
@@ -202,7 +202,7 @@ fn a_publishers_region_is_looked_at_until_what_was_let_go_of_there_has_passed() 
     assert_eq!(seen.load(SeqCst), epoch);
 }
 
-/// A subscriber that let go of three blocks and died, when a publisher had claimed the second one.
+/// A subscriber released three blocks behind work and died, after a publisher had claimed the second entry.
 fn one_is_claimed() -> (Fixture, Writer<Shared>, Vec<u32>) {
     let fixture = Fixture::with_geometry(SMALL);
     let mut writer = fixture.writer(0, 1);
@@ -235,7 +235,7 @@ fn a_slot_is_not_given_away_while_a_publisher_is_about_to_clear_its_bit() {
         assert!(!empty_deferred_releases(&fixture.topic, 5, lives));
         assert_eq!(deferring(&fixture), 1 << 5);
     }
-    // It has done so.
+    // The publisher has cleared the bit.
     fixture
         .topic
         .deferred_releases(5, 1)
@@ -251,7 +251,7 @@ fn a_slot_is_not_given_away_while_a_publisher_is_about_to_clear_its_bit() {
             .load(SeqCst)
     };
     assert_eq!([0, 1, 2, 3].map(state), [4, 4, 4, 0]);
-    // The next owner's entries are other uses of the same.
+    // The slot's next owner reuses the entries, with a higher count.
     let mut writer = fixture.writer(1, 1);
     let mut reader = fixture.reader(5, false, Start::Live);
     let mut next = list(&fixture, 5);
@@ -284,7 +284,7 @@ fn what_a_dead_publisher_would_have_cleared_is_and_nothing_else() {
         (collect(0, incarnation + 1), collect(1, incarnation)),
         (0, 0)
     );
-    // One that had passed, and the one that was claimed.
+    // The entry whose point has passed, and the claimed one.
     assert_eq!((collect(0, incarnation), collect(0, incarnation)), (2, 0));
     reach(&fixture, point(1, 3));
     assert_eq!((collect(0, incarnation), collect(0, incarnation)), (1, 0));
@@ -295,10 +295,10 @@ fn what_a_dead_publisher_would_have_cleared_is_and_nothing_else() {
 const SUBSCRIBERS: usize = 3;
 const STREAMS: usize = 3;
 
-/// One step of somebody.
+/// One step of the publisher, a subscriber or a stream.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Behind a stream's work, or without any.
+    /// Behind the work of a stream; None: without work.
     Publish(Option<usize>),
     Abandon(Option<usize>),
     Evict,
@@ -328,16 +328,16 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Why a block is not free.
+/// A reason why a block is not free.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Use {
     Ring,
     Held(usize),
-    /// By work on a stream, up to its point of that number.
+    /// Work of this stream uses it until the stream reaches this point.
     Queued(usize, u64),
 }
 
-/// What there is, and what ought to be.
+/// The code under test, and beside it the expected state of each block.
 struct Model {
     fixture: Fixture,
     writer: Writer<Shared>,
@@ -346,7 +346,7 @@ struct Model {
     held: Vec<Vec<(u32, Held<Shared>)>>,
     ring: VecDeque<u32>,
     uses: BTreeMap<u32, BTreeSet<Use>>,
-    /// Per stream: points queued, and passed.
+    /// Per stream: the last point queued, and the last point reached.
     streams: [(u64, u64); STREAMS],
     freed: Vec<u32>,
 }
@@ -371,7 +371,7 @@ impl Model {
         }
     }
 
-    /// The next point of a stream.
+    /// The next point of a stream, and the use of a block that lasts until then.
     fn enqueue(&mut self, stream: Option<usize>) -> (Point, Option<Use>) {
         let Some(stream) = stream else {
             return (Point::NONE, None);
@@ -481,7 +481,7 @@ impl Model {
         }
     }
 
-    /// Who wants a block finds all that nobody needs.
+    /// Collects free blocks, and checks that it found every block that nobody needs.
     fn collect(&mut self) {
         collect(&mut self.writer, &mut self.freed);
         self.check_freed();

@@ -9,7 +9,7 @@ use rgaps_layout::{PublisherRegion, MAX_DEPTH};
 use rgaps_topic::{Message, Start};
 use std::collections::VecDeque;
 
-/// What a history of `depth` messages and `max_bytes` bytes should do.
+/// The model of a history of at most `depth` messages and `max_bytes` bytes.
 struct Model {
     depth: usize,
     max_bytes: u64,
@@ -19,7 +19,7 @@ struct Model {
 }
 
 impl Model {
-    /// How many messages go when one of `bytes` bytes comes.
+    /// How many messages leave the history when one of `bytes` bytes is published.
     fn pushed_out(&self, bytes: u64) -> usize {
         let mut total: u64 = self.kept.iter().map(|(_, bytes)| bytes).sum::<u64>() + bytes;
         let mut out = 0;

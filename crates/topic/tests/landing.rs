@@ -1,4 +1,4 @@
-//! History that lands from another host while subscribers are there already.
+//! History that arrives from another host after subscribers have joined. It *lands* until the links call `end_history`.
 #![cfg(not(loom))]
 
 mod fixture;
@@ -19,7 +19,7 @@ fn fixture() -> Fixture {
     Fixture::with_geometry(GEOMETRY)
 }
 
-/// Publishes a message whose tag is its time.
+/// Publishes a message whose tag and publish time are `ns`.
 fn publish(writer: &mut Writer<Shared>, ns: u64) {
     writer.collect_returned(&mut |_| ());
     let loan = writer.loan(0, 1).unwrap();
@@ -78,7 +78,7 @@ fn who_joins_while_the_history_lands_gets_the_newest_of_it_too() {
         writer.end_history();
         publish_all(&mut writer, 6..8);
         assert_eq!(read(&mut reader), expected.clone().collect::<Vec<_>>());
-        // Whoever comes now finds all of it there.
+        // A subscriber that joins after the history has landed finds it complete.
         let mut later = fixture.reader(1, true, Start::Kept(n));
         let begin = 8 - n.min(7);
         assert_eq!(read(&mut later), (begin..8).collect::<Vec<_>>());
@@ -105,7 +105,7 @@ fn the_histories_of_two_publishers_are_merged_when_both_have_landed() {
     let mut first = fixture.landing_writer(1, DEPTH);
     publish_all(&mut first, [10, 30, 50]);
     first.end_history();
-    // The reader has not heard of it when it finds that the first one's history has landed.
+    // The reader learns of the second publisher only when the first one's history has landed.
     let mut second = fixture.landing_writer(0, DEPTH);
     assert_eq!(read(&mut reader), []);
     publish_all(&mut first, [60]);
@@ -171,7 +171,7 @@ fn a_local_publisher_without_history_goes_on_while_other_history_lands() {
     publish_all(&mut writer, [1, 2]);
     publish(&mut local, 100);
     assert_eq!(read(&mut reader), [100]);
-    // This one's history waits to be merged, and its live messages come after that.
+    // The history of `before` waits to be merged, and its live messages come after that.
     publish(&mut before, 101);
     assert_eq!(read(&mut reader), []);
     publish_all(&mut writer, [4]);
@@ -192,7 +192,7 @@ fn history_that_lands_later_counts_with_what_was_given_before() {
         publish_all(&mut local, [10, 20, 30]);
         let mut reader = fixture.reader(0, false, Start::Kept(n));
         assert_eq!(read(&mut reader), first);
-        // What was given is no longer in the ring.
+        // The history that the reader received leaves the ring.
         publish_all(&mut local, [100, 101, 102]);
         assert_eq!(read(&mut reader), [100, 101, 102]);
         let mut writer = fixture.landing_writer(2, DEPTH);
@@ -232,7 +232,7 @@ fn a_publisher_that_ends_while_its_history_lands_leaves_what_has_landed() {
             vec![2, 3]
         };
         assert_eq!(read(&mut reader), expected);
-        // To whoever comes then it is an orphan like any other.
+        // A subscriber that joins later reads it like any other orphan.
         let mut later = fixture.reader(1, true, Start::Kept(2));
         assert_eq!(read(&mut later), [2, 3]);
     }
@@ -260,7 +260,7 @@ fn history_that_comes_to_a_standstill_is_waited_for_no_longer() {
     assert_eq!(read(&mut reader), []);
     reader.set_history_stall(0);
     assert_eq!(read(&mut reader), [2, 3]);
-    // The rest is live to this reader.
+    // This reader treats the rest as live messages.
     publish_all(&mut writer, 4..6);
     writer.end_history();
     publish(&mut writer, 6);
@@ -339,7 +339,7 @@ fn what_a_former_subscriber_of_the_seat_had_not_taken_is_no_history() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
-    /// Publishers' histories, in any order of steps; the reader looks whenever it likes.
+    /// Several histories land in random order, and the reader polls at random times.
     #[test]
     fn the_newest_n_of_all_histories_that_land_together_come_once_and_in_order(
         counts in prop::collection::vec(0u64..=7, 1..6),
@@ -355,7 +355,7 @@ proptest! {
             .collect();
         let mut published = vec![0; counts.len()];
         let mut got = Vec::new();
-        // Message k of publisher p has the time k * publishers + p, which is in no order among publishers.
+        // Message k of publisher p has the time k * publishers + p, so the histories interleave.
         let step = |at: usize, writers: &mut Vec<Writer<Shared>>, published: &mut Vec<u64>| {
             if published[at] < counts[at] {
                 publish(&mut writers[at], published[at] * publishers + at as u64);

@@ -1,4 +1,4 @@
-//! What late joiners get of the history of several publishers, against a plain model.
+//! The history of several publishers that late joiners receive, against a plain model.
 #![cfg(not(loom))]
 
 mod fixture;
@@ -14,7 +14,7 @@ const GEOMETRY: PublisherRegion = PublisherRegion {
     block_capacity: 64,
 };
 
-/// Publishers that keep `depth` messages each, and what they keep: times, by slot.
+/// Publishers that keep `depth` messages each. `kept` models their histories: the times of the kept messages, by slot.
 struct World {
     fixture: Fixture,
     depth: usize,
@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// Each message's tag is its time.
+    /// Publishes a message whose tag is its publish time.
     fn publish(&mut self, publisher: usize) {
         self.now_ns += 1;
         let writer = &mut self.writers[publisher];
@@ -84,7 +84,7 @@ fn the_latest_of_many_publishers_is_the_newest_and_not_that_of_the_first_slot() 
 
 #[test]
 fn twenty_restarts_are_read_in_the_order_of_publishing() {
-    // As the daemon fills slots: the oldest goes, and its slot is the next one's.
+    // The daemon reuses slots like this: the oldest publisher leaves, and the next one gets its slot.
     let mut world = World::new(MAX_PUBLISHERS, 1);
     for publisher in (0..20).map(|n| n % MAX_PUBLISHERS) {
         world.publish(publisher);
@@ -135,7 +135,7 @@ proptest! {
         publishers in 1usize..=MAX_PUBLISHERS,
         depth in 1u32..7,
         before in prop::collection::vec(any::<prop::sample::Index>(), 0..120),
-        // Who publishes between two looks, and who does after all of the history is read.
+        // Some(publisher): it publishes. None: the reader polls.
         meanwhile in prop::collection::vec(prop::option::of(any::<prop::sample::Index>()), 0..60),
         n in prop_oneof![0u64..20, Just(u64::MAX)],
     ) {
@@ -150,7 +150,7 @@ proptest! {
             taken.held.release();
             let ns = taken.message.tag;
             if ns <= joined_ns {
-                // What was pushed out meanwhile is passed over.
+                // The reader skips messages that left the ring meanwhile.
                 while expected.front().is_some_and(|next| !is_kept(world, *next)) {
                     expected.pop_front();
                 }

@@ -1,5 +1,5 @@
-//! Peers that write what they should not into the control segment: whatever they write, nobody
-//! panics, hangs, or frees a block twice.
+//! Misbehaving peers that write wrong values into the control segment: whatever they write, nobody panics, hangs, or
+//! frees a block twice.
 #![cfg(not(loom))]
 
 mod fixture;
@@ -93,7 +93,7 @@ fn a_block_that_is_made_to_look_emptied_twice_is_freed_once() {
     let mut freed = Vec::new();
     let block = publish(&mut writer, 0, &mut freed);
     let word = Holders::load(fixture.region(0).holders(block).unwrap());
-    // It looks returned, while it is in the ring,
+    // The block looks returned while it is in the ring,
     store(
         &fixture,
         block,
@@ -105,12 +105,12 @@ fn a_block_that_is_made_to_look_emptied_twice_is_freed_once() {
     writer.topic().publisher(0).sweep().fetch_add(1, SeqCst);
     writer.collect_returned(&mut |block| freed.push(block));
     assert_eq!(freed, [block]);
-    // and then as if only the ring had it.
+    // and then as if only the ring held it.
     store(&fixture, block, word);
     assert!(writer.evict_oldest(&mut |block| freed.push(block)));
     writer.collect_returned(&mut |block| freed.push(block));
     assert_eq!(freed, [block]);
-    // The same while its next life lasts.
+    // The same with the block's next generation.
     let block = publish(&mut writer, 1, &mut freed);
     let loan = writer.loan(0, 256).unwrap();
     let word = Holders::load(fixture.region(0).holders(block).unwrap());
@@ -138,7 +138,7 @@ fn a_ring_full_of_the_future_does_not_hold_a_reader() {
         let descriptor = fixture.descriptor(0, slot);
         descriptor.committed().store(u64::MAX, SeqCst);
     }
-    // Each poll ends, and the count of what was missed does not run over.
+    // Each poll returns, and the count of missed messages does not overflow.
     for _ in 0..100 {
         assert!(reader.poll().is_none());
         let slot = writer.topic().publisher(0);
@@ -155,7 +155,7 @@ fn a_block_that_is_announced_twice_is_held_once() {
     let mut freed = Vec::new();
     publish(&mut writer, 0, &mut freed);
     publish(&mut writer, 1, &mut freed);
-    // The second descriptor names the first one's block and life.
+    // The second descriptor names the first one's block and generation.
     let (first, second) = (fixture.descriptor(0, 0), fixture.descriptor(0, 1));
     let generation = first.generation().load(SeqCst);
     second.generation().store(generation, SeqCst);
@@ -184,7 +184,7 @@ fn a_reader_that_was_lied_away_comes_back_for_the_next_publisher_of_the_slot() {
         assert!(reader.poll().is_none());
     }
     drop(liar);
-    // The daemon goes on with the number that it knows.
+    // The daemon restores the sequence number that it recorded itself.
     slot.incarnation().store(0, SeqCst);
     slot.head().store(0, SeqCst);
     slot.tail().store(0, SeqCst);
@@ -197,7 +197,7 @@ fn a_reader_that_was_lied_away_comes_back_for_the_next_publisher_of_the_slot() {
 
 #[test]
 fn an_entry_that_is_scribbled_on_is_released_all_the_same() {
-    // Uses of the entry that never were, and all kinds of states.
+    // All states of an entry, with wrong counts of its uses.
     for state in (0..20).chain([u64::MAX, u64::MAX - 1, u64::MAX - 2, u64::MAX - 3]) {
         for publisher_first in [false, true] {
             let fixture = Fixture::with_geometry(SMALL);
@@ -222,7 +222,7 @@ fn an_entry_that_is_scribbled_on_is_released_all_the_same() {
                 writer.collect_deferred_releases(&mut |block| freed.push(block));
                 writer.collect_returned(&mut |block| freed.push(block));
             };
-            // Whatever it says: not before the point has passed.
+            // Whatever the state is, nobody frees the block before its point has passed.
             collect(&mut writer, &mut freed);
             let left = list.tidy();
             while writer.evict_oldest(&mut |block| freed.push(block)) {}
@@ -242,7 +242,7 @@ fn an_entry_that_is_scribbled_on_is_released_all_the_same() {
             collect(&mut writer, &mut freed);
             assert_eq!(list.tidy(), 0, "{state}");
             collect(&mut writer, &mut freed);
-            // One that is said to be cleared is not: the daemon finds it when the subscriber is gone.
+            // The state claims that the entry is cleared, but its bit is set: the daemon clears it when the subscriber has left.
             let region = fixture.region(0);
             assert_eq!(freed.len(), 2 - usize::from(lied_free), "{state}");
             if lied_free {
@@ -286,10 +286,10 @@ fn a_point_on_a_timeline_that_cannot_be_is_never_waited_for() {
     assert_eq!(seen, [true; 3]);
 }
 
-/// One step of somebody, or a lie: a value written to a word of the topic or of a region.
+/// One step of an honest member or of the daemon, or a lie: a value that a peer writes to a word of shared memory.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Behind work, if so.
+    /// True: behind GPU work.
     Publish(bool),
     Abandon(bool),
     Collect,
@@ -299,7 +299,7 @@ enum Step {
     Release(usize),
     LetGo(usize),
     Tidy(usize),
-    /// Work passes its next point.
+    /// The stream reaches its next point.
     Pass,
     Rejoin(u32),
     Daemon(u32),
@@ -357,19 +357,19 @@ fn step(words: u64) -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Of the topic's region: all but what subscribers that there are not let go of.
+/// The bytes of the topic's region that lies overwrite: all but the release lists of subscribers that do not exist.
 const TOPIC_BYTES_SCRIBBLED: u64 = (offset_of!(TopicRegion, deferred_releases)
     + 2 * MAX_DEFERRED_RELEASES * size_of::<Entry>()) as u64;
 
-/// The honest ones among whom the liar is: a publisher with its memory, two subscribers.
+/// The honest members: a publisher with its memory, and two subscribers.
 struct Honest {
     fixture: Fixture,
     writer: Writer<Shared>,
     readers: [Reader<Shared>; 2],
     lists: [ReleaseList<Shared>; 2],
-    /// By whom.
+    /// The held blocks, each with the index of its subscriber.
     held: Vec<(usize, Held<Shared>)>,
-    /// Points that were queued, and those that were passed, of timeline 1.
+    /// The last points of timeline 1 that were queued and reached.
     queued: u64,
     passed: u64,
     /// Blocks whose memory is in use.
@@ -430,7 +430,7 @@ impl Honest {
                     point,
                     ..Message::default()
                 };
-                // An error: the word was scribbled on while the block was lent.
+                // Publishing fails if a lie changed the block's holder word during the loan.
                 let mut metadata = Metadata::default();
                 assert!(metadata.set_attachment(&[7; 300], false));
                 let with = With {
@@ -544,7 +544,7 @@ impl Honest {
     }
 }
 
-/// Interpreting takes a thousand times as long.
+/// Steps of a case. Few under Miri, which takes a thousand times as long.
 const STEPS: usize = if cfg!(miri) { 24 } else { 300 };
 
 proptest! {

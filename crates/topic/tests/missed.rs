@@ -1,4 +1,4 @@
-//! What never reached this host is counted exactly by each subscriber, whichever messages it skips.
+//! Each subscriber counts exactly the messages that never reached this host, whichever messages it skips itself.
 #![cfg(not(loom))]
 
 mod fixture;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use rgaps_topic::{evict_through, Message, Reader, Shared, Start, Writer};
 use std::sync::atomic::Ordering::SeqCst;
 
-/// A publisher of another host, as the links publish it here: tags are its numbers there.
+/// A publisher of another host, as the links publish it here. A message's tag is its number on that host.
 struct Crossing {
     writer: Writer<Shared>,
     next: u64,
@@ -24,7 +24,7 @@ impl Crossing {
         }
     }
 
-    /// One message arrives, `gap` messages after the last one that did.
+    /// Publishes one message. The `gap` messages before it never arrived.
     fn arrives_after(&mut self, gap: u64) {
         self.next += gap;
         self.missed += gap;
@@ -46,7 +46,7 @@ impl Crossing {
     }
 }
 
-/// Number of the next message, and how many were missed before it.
+/// Receives the next message. Returns its number, and how many messages were missed before it.
 fn read(reader: &mut Reader<Shared>) -> Option<(u64, u64)> {
     let taken = reader.poll()?;
     let said = (taken.message.tag, taken.missed);
@@ -61,7 +61,7 @@ fn with_depth(fixture: &Fixture, depth: u32, start: Start) -> Reader<Shared> {
 
 #[test]
 fn a_reader_that_skips_the_message_after_the_gap_counts_the_gap() {
-    // Overrun by the publisher, and by its own depth.
+    // The reader skips messages because the publisher overran it, or because of its own depth.
     for (keeps, depth) in [(2, 0), (16, 2)] {
         let fixture = Fixture::new(16, 4);
         let mut reader = with_depth(&fixture, depth, Start::Live);
@@ -81,7 +81,7 @@ fn a_reader_that_skips_the_message_after_the_gap_counts_the_gap() {
 fn a_reader_that_skips_the_first_message_of_a_publisher_counts_the_gap_before_it() {
     let fixture = Fixture::new(16, 4);
     let mut reader = fixture.reader(0, false, Start::Live);
-    // The links were restarted: another publisher goes on for the same one elsewhere.
+    // The links have restarted, and continue the remote publisher with a new local one.
     let mut publisher = Crossing::new(&fixture, 3, 2);
     for gap in [50, 0, 0] {
         publisher.arrives_after(gap);
@@ -100,7 +100,7 @@ fn a_reader_that_joins_counts_the_gaps_from_there_on() {
     for gap in [4, 0, 1, 0] {
         publisher.arrives_after(gap);
     }
-    // It joined behind message 14.
+    // The reader joined behind message 14.
     assert_eq!(read(&mut reader), Some((22, 7)));
     assert_eq!(read(&mut reader), Some((23, 0)));
     assert_eq!(reader.missed(), 7);
@@ -134,7 +134,7 @@ fn history_that_is_pushed_out_before_a_late_joiner_reads_it_is_no_loss_nor_are_i
         publisher.arrives_after(gap);
     }
     let mut reader = fixture.reader(0, true, Start::Kept(u64::MAX));
-    // As if the publisher had not seen the reader yet.
+    // The publisher does not count the reader as reliable, as if it had not seen it yet.
     fixture.topic.reliable().store(0, SeqCst);
     publisher.arrives_after(0);
     publisher.arrives_after(2);
@@ -146,7 +146,8 @@ fn history_that_is_pushed_out_before_a_late_joiner_reads_it_is_no_loss_nor_are_i
 
 #[test]
 fn gaps_between_messages_that_a_publisher_leaves_unread_are_counted() {
-    // Where a successor in its slot begins: behind it, or behind another one that nobody saw.
+    // The sequence number at which a successor in the slot starts: directly behind the first publisher, or behind another
+    // that the reader never saw. None: no successor.
     for successor in [None, Some(4), Some(7)] {
         let fixture = Fixture::new(16, 4);
         let mut reader = fixture.reader(0, false, Start::Live);
@@ -159,7 +160,7 @@ fn gaps_between_messages_that_a_publisher_leaves_unread_are_counted() {
         leaves(&fixture, 1..4);
         if let Some(start) = successor {
             let words = fixture.topic.publisher(0);
-            // Another one has the slot, and has published five messages.
+            // The successor has the slot, and has published five messages.
             words
                 .region_offset()
                 .store(fixture.region_offset(1), SeqCst);
@@ -170,13 +171,13 @@ fn gaps_between_messages_that_a_publisher_leaves_unread_are_counted() {
             fixture.bump_epoch();
         }
         assert_eq!(read(&mut reader), None);
-        // The messages themselves are counted with the successor's first one.
+        // The reader counts the unread messages themselves with the successor.
         let messages = successor.map_or(0, |start| start - 1);
         assert_eq!(reader.missed(), 14 + messages);
     }
 }
 
-/// Publisher 0 is gone, and the daemon needs the room of the messages that its ring still has.
+/// Publisher 0 leaves, and the daemon evicts the messages that its ring still has.
 fn leaves(fixture: &Fixture, messages: std::ops::Range<u64>) {
     let (words, region) = (fixture.topic.publisher(0), fixture.region(0));
     evict_through(&words, &region, fixture.incarnation(0), messages);
@@ -194,7 +195,7 @@ fn gaps_before_messages_that_a_depth_passes_over_are_counted_at_once() {
     first.arrives_after(0);
     assert_eq!(read(&mut reader), Some((0, 0)));
     first.arrives_after(6);
-    // Newer ones.
+    // The second publisher's messages are newer.
     second.next = 100;
     for _ in 0..2 {
         second.publish(0);
@@ -271,7 +272,7 @@ proptest! {
         for (kind, number) in steps {
             match publishers.get_mut(usize::from(kind)) {
                 Some(publisher) => {
-                    // Over both, what is published later is newer.
+                    // Publish times increase over both publishers.
                     let gap = number.saturating_sub(2);
                     publisher.missed += gap;
                     now += 1;
@@ -285,10 +286,10 @@ proptest! {
         }
         let head = fixture.topic.publisher(0).head().load(SeqCst);
         let tail = fixture.topic.publisher(0).tail().load(SeqCst);
-        // What the reader has neither read nor skipped when the publisher leaves, its successor's first message tells of.
+        // `unread` messages were neither read nor skipped. The reader would count them with the first message of a successor.
         let unread = head - fixture.topic.subscriber(0).cursor(0).load(SeqCst).min(head);
         leaves(&fixture, tail..head);
-        // The next message of the other one tells of the gaps before those that the depth passed over.
+        // The other publisher's next message reports the gaps before those messages that the depth skipped.
         publishers[1].next = now + 1;
         let missed = publishers[1].missed;
         publishers[1].publish(missed);

@@ -1,4 +1,4 @@
-//! What the daemon writes into descriptors whose points are settled.
+//! The outcomes of points that the daemon writes into descriptors.
 #![cfg(not(loom))]
 
 mod fixture;
@@ -57,7 +57,7 @@ fn settle(fixture: &Fixture, owned: bool) -> u64 {
 #[test]
 fn a_verdict_is_what_the_point_has_come_to() {
     let word = |tenure: u64, count: u64| tenure << 32 | count;
-    // The timeline's two words, whether somebody has it; then what becomes of a point (2, 3).
+    // The timeline's value and reached point, whether it has an owner, and the outcome of the point (2, 3). None: pending.
     let cases = [
         (word(2, 2), word(1, 9), true, None),
         (word(2, 2), word(1, 9), false, Some(POINT_ABORTED)),
@@ -67,10 +67,10 @@ fn a_verdict_is_what_the_point_has_come_to() {
         (word(3, 0), word(2, 3), true, Some(POINT_NONE)),
         (word(3, 7), word(2, 3), true, Some(POINT_NONE)),
         (word(3, 7), word(2, 2), true, Some(POINT_ABORTED)),
-        // A tenure passed in which no point was reached.
+        // Tenure 3 passed meanwhile: no point of it was reached, or some were.
         (word(4, 0), word(2, 3), false, Some(POINT_NONE)),
         (word(4, 0), word(3, 9), true, Some(POINT_ABORTED)),
-        // Lies: a tenure that has not begun.
+        // A lie: the point belongs to a tenure that has not begun.
         (word(1, 9), word(0, 1), true, Some(POINT_ABORTED)),
     ];
     for (value, reached, owned, verdict) in cases {
@@ -84,7 +84,7 @@ fn a_verdict_is_what_the_point_has_come_to() {
             verdict.unwrap_or(word(2, 3)),
             "{value:#x} {reached:#x} {owned}"
         );
-        // The reader is told the same as it would have found out.
+        // The reader learns the same from the descriptor as it would have from the timeline.
         let mut reader = fixture.reader(0, false, Start::Kept(9));
         let taken = reader.poll().unwrap();
         let after = progress(&fixture.shared, taken.message.point);
@@ -94,7 +94,7 @@ fn a_verdict_is_what_the_point_has_come_to() {
             None => assert_eq!((before, after), (Progress::Pending, Progress::Pending)),
         }
         taken.held.release();
-        // It stays so, whoever has the timeline next.
+        // The outcome stays, whoever owns the timeline next. A pending point is aborted.
         set(&fixture, word(9, 1), word(8, 1));
         settle(&fixture, false);
         let found = fixture.descriptor(0, 0).point().load(SeqCst);
@@ -120,7 +120,7 @@ fn each_message_has_its_own_verdict() {
     let none = POINT_NONE;
     let gone = POINT_ABORTED;
     assert_eq!([0, 2, 3, 4, 5].map(find), [none, none, 3, gone, gone]);
-    // The publisher goes on, and round: what it writes anew stays.
+    // The publisher goes round the ring. Settling leaves its new, pending points.
     for count in 4..8 {
         let loan = writer.loan(0, 256).unwrap();
         let message = Message {
@@ -131,7 +131,7 @@ fn each_message_has_its_own_verdict() {
     }
     assert_eq!(settle(&fixture, true), 5);
     assert_eq!([8, 9].map(find), [6, 7]);
-    // It dies with its work: all ends, once.
+    // The publisher dies with its work, so all pending points are aborted.
     abandon(
         &fixture.topic.publisher(0),
         &fixture.region(0),
@@ -155,7 +155,7 @@ fn only_what_the_publisher_announced_is_looked_at() {
     let (slot, region) = (fixture.topic.publisher(0), fixture.region(0));
     let other = fixture.incarnation(0) + 1;
     assert_eq!(queued_points(&region, other, 0..8).count(), 0);
-    // One that died before it could count its message.
+    // The publisher died after it had announced its message and before it advanced `head`.
     slot.head().store(1, SeqCst);
     assert_eq!(settle(&fixture, true), 2);
     for (head, tail) in [
@@ -183,7 +183,7 @@ fn parts_of_a_copy_are_there_one_after_the_other_and_an_entry_may_lie() {
         set(&fixture, word(2, count), 0);
         assert_eq!(there((10, 4), 0), Ok(bytes), "at {count}");
         assert_eq!(there((10, 4), 4), Ok(bytes.max(4)), "known, at {count}");
-        // All at once, or in more parts than there may be, or than the timeline has counted.
+        // A copy in one part, in more parts than allowed, or in more than the timeline has counted, is there only as a whole.
         let whole = if count >= 7 { 10 } else { 0 };
         for part_bytes in [0, 10, 11, u64::MAX] {
             assert_eq!(there((10, part_bytes), 0), Ok(whole));
@@ -192,7 +192,7 @@ fn parts_of_a_copy_are_there_one_after_the_other_and_an_entry_may_lie() {
         assert_eq!(there((33, 1), 0).unwrap() == 33, count >= 7);
         assert_eq!(there((8, 1), 0).unwrap() == 8, count >= 7);
     }
-    // The tenure has ended: after the last part, or before it.
+    // The tenure has ended after the last part, and then before it.
     set(&fixture, word(3, 0), word(2, 7));
     assert_eq!(there((10, 4), 0), Ok(10));
     set(&fixture, word(3, 0), word(2, 6));

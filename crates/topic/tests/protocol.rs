@@ -1,4 +1,4 @@
-//! The protocol in one process: order, overruns, reliability, what the dead leave behind.
+//! The protocol in one process: order, overruns, reliability, and cleaning up after dead members.
 #![cfg(not(loom))]
 
 mod fixture;
@@ -81,7 +81,7 @@ fn a_reader_that_lags_is_told_how_much_it_missed_and_each_block_is_freed_once() 
     publish(0);
     let first = reader.poll().unwrap();
     (1..100).for_each(&mut publish);
-    // 1..96 are gone; 0 is held and therefore intact.
+    // Messages 1..96 have left the ring. The reader holds message 0, so it is intact.
     let next = reader.poll().unwrap();
     assert_eq!((next.message.tag, next.sequence, next.missed), (96, 96, 95));
     first.held.release();
@@ -202,7 +202,7 @@ fn a_holder_that_died_before_it_announced_the_return_is_swept() {
     writer
         .publish(loan, &message(0), &mut |_| panic!())
         .unwrap();
-    // What the dead one did: it emptied the word, and no more.
+    // The dead holder emptied the word, but did not mark the block as returned.
     let word = fixture
         .region(0)
         .holders(block)
@@ -270,7 +270,7 @@ fn bits_of_nobody_are_cleared_and_those_of_holders_stay() {
     let region = fixture.region(0);
     let left = abandon(&slot, &region, fixture.incarnation(0), 0);
     evict_through(&slot, &region, fixture.incarnation(0), left.tail..left.head);
-    // Somebody scribbles bits of subscribers that there are not over a free block and a held one.
+    // A misbehaving peer sets bits of absent subscribers on a held block and a free one.
     for block in [0, 1] {
         let word = region.holders(block).unwrap();
         let now = Holders::load(word);
@@ -356,7 +356,7 @@ fn what_is_published_between_the_daemon_and_the_reader_is_read() {
     publish(0);
     fixture.admit(3, Start::Live);
     fixture.topic.subscribers().fetch_or(1 << 3, SeqCst);
-    // Its publisher counts it as a member from here on.
+    // The publisher counts the subscriber as a member from here on.
     publish(1);
     let mut reader = Reader::new(fixture.topic.clone(), 3, false, Start::Live).unwrap();
     assert_eq!(reader.poll().unwrap().message.tag, 1);
@@ -379,7 +379,7 @@ fn what_was_missed_between_hosts_is_told_with_the_next_message() {
     }
     for (tag, missed) in [(0, 0), (1, 7), (2, 0)] {
         let taken = reader.poll().unwrap();
-        // Sequences are of what was published here.
+        // Sequence numbers count only the messages published on this host.
         assert_eq!(
             (taken.message.tag, taken.sequence, taken.missed),
             (tag, tag, missed)
@@ -410,7 +410,7 @@ fn publish_with(writer: &mut Writer<Shared>, tag: u64, metadata: Option<&Metadat
         .unwrap();
 }
 
-/// The metadata of the message that comes next; none: it has none.
+/// Receives the next message. Returns its tag and its metadata, if it has any.
 fn next(reader: &mut Reader<Shared>) -> (u64, Option<Metadata>) {
     let taken = reader.poll().unwrap();
     let mut metadata = Metadata::default();

@@ -1,4 +1,4 @@
-//! A subscriber's own queue: the newest messages of all publishers together, whatever these keep.
+//! A subscriber with a depth: it queues the newest messages of all publishers together, however many those keep.
 #![cfg(not(loom))]
 
 mod fixture;
@@ -105,7 +105,7 @@ fn a_publisher_that_lies_about_its_head_does_not_keep_the_others_out() {
     }
 }
 
-/// A publisher's messages that the reader has not passed, and which it keeps.
+/// The model of one publisher: its messages' times, the reader's cursor, and how many messages it keeps.
 #[derive(Default)]
 struct Model {
     times: Vec<u64>,
@@ -155,7 +155,7 @@ proptest! {
             };
             prop_assert!(reader.is_ready());
             let taken = reader.poll().unwrap();
-            // All that is older than the newest `depth` is passed, also where nothing was taken.
+            // The reader skips all messages older than the newest `depth`, also of publishers from which it received none.
             for model in &mut models {
                 let kept = model.times.len().saturating_sub(model.keeps);
                 let from = model.times.partition_point(|ns| ns < oldest).max(kept);
@@ -168,7 +168,7 @@ proptest! {
             model.cursor += 1;
             read += 1;
             taken.held.release();
-            // What was overrun of the others they have yet to find out.
+            // The reader has not yet noticed all overruns of other publishers.
             prop_assert!(reader.missed() as usize <= missed);
         }
         while let Some(taken) = reader.poll() {

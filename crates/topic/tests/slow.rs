@@ -1,4 +1,4 @@
-//! Slow reliable readers that a publisher stops waiting for.
+//! A publisher that drops slow reliable readers: it stops waiting for them until they have caught up.
 #![cfg(not(loom))]
 
 mod fixture;
@@ -19,7 +19,7 @@ fn publish(writer: &mut Writer<Shared>, tag: u64) {
     writer.publish(loan, &message, &mut |_| ()).unwrap();
 }
 
-/// Number of the next message, and how many were missed before it.
+/// Receives the next message. Returns its number, and how many messages were missed before it.
 fn read(reader: &mut Reader<Shared>) -> Option<(u64, u64)> {
     let taken = reader.poll()?;
     let said = (taken.message.tag, taken.missed);
@@ -50,7 +50,7 @@ fn a_slow_reader_that_is_dropped_learns_what_it_missed_and_is_waited_for_when_it
         publish(&mut writer, tag);
         assert_eq!(read(&mut quick), Some((tag, 0)));
     }
-    // It has read some, but not all: still nobody waits for it.
+    // The slow reader has read some messages, but not all: the publisher still does not wait for it.
     assert_eq!(read(&mut slow), Some((6, 6)));
     assert!(writer.has_room(1));
     for tag in 7..10 {
@@ -92,7 +92,7 @@ fn another_reader_in_the_slot_of_one_that_was_dropped_is_waited_for() {
 
 #[test]
 fn a_publisher_that_dropped_its_only_reliable_reader_waits_for_it_again() {
-    // Without anybody to wait for, the publisher remembers that nothing holds it back.
+    // A publisher that waits for nobody caches that nothing holds it back. The cache must end when the reader has caught up.
     let fixture = Fixture::new(2, 4);
     let mut writer = fixture.writer(0, 2);
     let mut reader = fixture.reader(0, true, Start::Live);
@@ -111,7 +111,7 @@ fn a_publisher_that_dropped_its_only_reliable_reader_waits_for_it_again() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
-    /// A reader misses messages only while it is dropped, and each that it misses is counted once.
+    /// A reader misses messages only while it is dropped, and counts each missed message once.
     #[test]
     fn readers_lose_only_what_they_are_told(
         keeps in 1u32..8,
@@ -121,7 +121,7 @@ proptest! {
         let mut writer = fixture.writer(0, keeps);
         let mut readers = [0, 1].map(|slot| fixture.reader(slot, true, Start::Live));
         let mut expected = [0u64; 2];
-        // Whether the reader was dropped since it had read everything last.
+        // Whether the publisher has dropped the reader since it last had read everything.
         let mut was_dropped = [false; 2];
         let mut head = 0;
         for (who, count) in steps {

@@ -31,7 +31,7 @@ fn come_and_go(host: Host) {
             .map(|slot| {
                 let mut publisher = host.join_publisher(slot);
                 scope.spawn(move || {
-                    // At least once, if the process stands still until then.
+                    // Publishes at least once, even if the process was stopped until `end`.
                     loop {
                         publisher.publish();
                         if publisher.published % 64 == 0 {
@@ -66,8 +66,7 @@ fn come_and_go(host: Host) {
     assert!(host.all_is_back());
 }
 
-/// Two of four subscribers are reliable; the others leave without a word now and then, with
-/// samples in hand.
+/// Reads in slot `slot`. Subscribers in even slots are reliable; the others now and then die while they hold samples.
 fn read(host: &Host, slot: u32) {
     let reliable = slot % 2 == 0;
     let mut random = Random::new(u64::from(slot));

@@ -1,12 +1,12 @@
-//! `lane-check ROLE ADDRESS [POLL_US]`: one RDMA lane between two machines, measured: role `b` listens on its ADDRESS, `a` dials
-//! it. `lane-check local`: both in this process, over the network within it. Prints lines of JSON: of small messages to and
-//! fro, whose lanes poll for so long, or sleep; where they sleep, of streams of large ones, too. Messages are in registered
-//! memory, as those of a host's pool are.
+//! Measures one RDMA lane. `lane-check ROLE ADDRESS [POLL_US]`: between two machines; role `b` listens on its ADDRESS, `a` dials it.
+//! `lane-check local`: both ends in this process, over the in-process network. Prints lines of JSON: for small messages back and forth,
+//! with lanes that poll for POLL_US or sleep; without POLL_US also for streams of large messages. All messages are in registered memory,
+//! as those of a host's pool are.
 
 use rgaps_connection::Security;
 use rgaps_transport::machine::{BufferReply, ReceiveBuffer};
 use rgaps_transport::*;
-use rgaps_verbs::in_process::{Faults, Network};
+use rgaps_verbs::in_process::{Faults, SoftwareNetwork};
 use rgaps_verbs::{Access, Allocation, ChannelConfig, Device, Memory, Verbs};
 use std::error::Error;
 use std::net::SocketAddr;
@@ -17,14 +17,14 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 7481;
-/// Nothing here takes longer.
+/// The limit of every wait.
 const LIMIT: Duration = Duration::from_secs(60);
 const ROUNDS: u64 = 1000;
 const STREAM_BYTES: usize = 64 << 10;
-/// The first ones are not counted: an emulator translates a program's code where it runs for the first time.
+/// The first messages of a stream are measured apart: an emulator translates a program's code when it first runs.
 const STREAM_FIRST: u64 = 400;
 const STREAM_MESSAGES: u64 = 1000;
-/// Messages that have memory at one time.
+/// How many messages have memory at once, in each direction.
 const SLOTS: usize = 512;
 
 const SMALL: u64 = 1;
@@ -47,14 +47,16 @@ impl Payload for Slot {
 
     fn slice(&self, from: usize, to: usize) -> &[u8] {
         assert!(from <= to && to <= self.bytes);
-        // SAFETY: inside; what is sent is not written.
+        // SAFETY: `Here::slot` took the slot inside the allocation, which `self` keeps, and the assertion keeps the range inside the slot.
+        // It is in the half for sent messages, which nobody writes.
         unsafe { std::slice::from_raw_parts(self.memory.start().add(self.at + from), to - from) }
     }
 }
 
 impl ReceiveBuffer for Slot {
     fn memory(&mut self) -> &mut [u8] {
-        // SAFETY: inside; fewer places are out than there are slots, so nobody else has it.
+        // SAFETY: `Here::slot` took the slot inside the allocation, which `self` keeps, in the half for messages that arrive. It gives
+        // out slots in turn, and fewer messages are in flight than there are slots, so no other buffer has this one.
         unsafe { std::slice::from_raw_parts_mut(self.memory.start().add(self.at), self.bytes) }
     }
 
@@ -64,7 +66,7 @@ impl ReceiveBuffer for Slot {
     }
 }
 
-/// What somebody may wait for; who counts wakes who waits, once.
+/// A count that one thread may wait for. The thread that reaches the wanted count wakes it.
 struct Count {
     so_far: AtomicU64,
     wanted: AtomicU64,
@@ -72,7 +74,7 @@ struct Count {
 }
 
 impl Count {
-    /// For this thread.
+    /// A count that the calling thread may wait for.
     fn new() -> Self {
         Self {
             so_far: AtomicU64::new(0),
@@ -100,13 +102,13 @@ impl Count {
     }
 }
 
-/// One of the two.
+/// The state of one end.
 struct Here {
     is_a: bool,
-    /// Half for what goes, half for what comes.
+    /// The first half for messages that are sent, the second for those that arrive.
     memory: Arc<Allocation>,
     next: AtomicU64,
-    /// With the flows of small and of large messages.
+    /// The link, and its flows of small and of large messages.
     link: OnceLock<(Link, [FlowId; 2])>,
     came: Count,
     acknowledged: Count,
@@ -134,7 +136,7 @@ impl Here {
         link.change(|link| link.send(flow, sequence, payload, Description::default()))
     }
 
-    /// Small messages go to and fro, from within the lane's own thread.
+    /// A message has arrived. A small one is answered from the lane's own thread.
     fn came(&self, topic: u64, sequence: u64) {
         if topic != SMALL {
             return self.came.add();
@@ -190,7 +192,7 @@ fn until(what: &str, is: impl Fn() -> bool) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Of all threads.
+/// The voluntary context switches of all threads.
 fn voluntary_switches() -> Result<u64, Box<dyn Error>> {
     let mut all = 0;
     for task in std::fs::read_dir("/proc/self/task")? {
@@ -240,7 +242,7 @@ fn stream(here: &Here, messages: Range<u64>, figure: &str) -> Result<(), Box<dyn
     let before = link.status().counts.channels;
     let start = Instant::now();
     for sequence in messages.clone() {
-        // No more than have memory.
+        // Send no more messages than have memory.
         let acknowledged = here.acknowledged.so_far.load(SeqCst);
         if sequence - acknowledged >= SLOTS as u64 / 2 {
             let wanted = sequence - SLOTS as u64 / 4;
@@ -265,7 +267,7 @@ fn stream(here: &Here, messages: Range<u64>, figure: &str) -> Result<(), Box<dyn
     Ok(())
 }
 
-/// One end, with its link: a dials, b listens.
+/// Makes one end with its link: `a` dials, `b` listens.
 fn end(
     is_a: bool,
     device: Arc<Device>,
@@ -329,7 +331,7 @@ fn lanes(here: &Here) -> usize {
 }
 
 fn local() -> Result<(), Box<dyn Error>> {
-    let network = Network::new(Faults::default());
+    let network = SoftwareNetwork::new(Faults::default());
     let listen = Some("127.0.0.1:0".parse()?);
     let polls = Duration::ZERO;
     let b = end(false, network.device("b")?, listen, None, polls)?;
@@ -376,6 +378,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         _ => return Err("lane-check a|b ADDRESS [POLL_US], or lane-check local".into()),
     }
-    // Not in the order in which things end otherwise: what was measured is said.
+    // Everything is printed: end at once, without closing the link.
     std::process::exit(0);
 }

@@ -1,7 +1,6 @@
-//! A link between two hosts, over TCP or RDMA: how fast it is, beside the same link over the other.
-//! `lane listen IP DEVICE tcp|rdma BYTES COUNT [LANES]` there, and with `dial` and the same IP here, which prints a
-//! line of JSON. Up to 4096 bytes go to and fro, one at a time; larger ones go one way, as many as there is memory for
-//! at once. `SPIN_US` is how long lanes poll.
+//! Measures a link between two hosts over TCP or RDMA. Run `lane listen IP DEVICE tcp|rdma BYTES COUNT [LANES]` on one host, and the
+//! same with `dial` and the same IP on the other, which prints a line of JSON. Messages of up to 4096 bytes go back and forth, one at a
+//! time; larger ones go in one direction, 16 in flight. `SPIN_US` is how long lanes poll.
 use rgaps_connection::Security;
 use rgaps_transport::machine::{BufferReply, ReceiveBuffer};
 use rgaps_transport::{
@@ -16,12 +15,12 @@ use std::time::{Duration, Instant};
 
 const PORT: u16 = 7913;
 const LIMIT: Duration = Duration::from_secs(120);
-/// Messages up to this go to and fro.
+/// Messages up to this size go back and forth.
 const SMALL_MAX: usize = 4096;
-/// Messages that are on their way at once.
+/// How many large messages are in flight at once.
 const AT_ONCE: usize = 16;
 
-/// Memory of a message, which the NIC knows.
+/// A message in registered memory.
 struct Buffer(Arc<Allocation>);
 
 impl Payload for Buffer {
@@ -31,7 +30,8 @@ impl Payload for Buffer {
 
     fn slice(&self, from: usize, to: usize) -> &[u8] {
         assert!(from <= to && to <= self.0.bytes());
-        // SAFETY: inside, and nobody writes what is sent.
+        // SAFETY: the assertion keeps the range inside the allocation, which `self` keeps. Only this payload has the allocation, and
+        // nobody writes it.
         unsafe { std::slice::from_raw_parts(self.0.start().add(from), to - from) }
     }
 }
@@ -91,7 +91,7 @@ struct Landing {
 impl ReceiveBuffer for Landing {
     fn memory(&mut self) -> &mut [u8] {
         let memory = self.memory.as_ref().expect("not delivered");
-        // SAFETY: this buffer has it alone: it was taken out of `free`.
+        // SAFETY: `self` keeps the allocation. `buffer` took it out of `free`, and `deliver` puts it back, so no other buffer has it.
         unsafe { std::slice::from_raw_parts_mut(memory.start(), memory.bytes()) }
     }
 
@@ -140,7 +140,7 @@ fn rdma(device: &str, spin: Duration) -> Rdma {
     }
 }
 
-/// Times that this process's threads gave their core away.
+/// How often this process's threads have slept (voluntary context switches).
 fn switches() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let of = |task: std::io::Result<std::fs::DirEntry>| {
@@ -233,7 +233,7 @@ fn main() {
     let before = switches();
     if !dials {
         ends.wait(count);
-        // What it said last is heard.
+        // Let the last answer leave before the link closes.
         std::thread::sleep(Duration::from_millis(200));
         return;
     }

@@ -1,8 +1,8 @@
-//! What a link makes of the wire, beside bare TCP with as many connections in the same run, on loopback:
-//! `cargo run --release -p rgaps-transport --example wire -- [size] [lanes] [messages]`. One line of JSON.
+//! Measures a link on loopback, beside bare TCP with as many connections in the same run:
+//! `cargo run --release -p rgaps-transport --example wire -- [size] [lanes] [messages]`. Prints one line of JSON.
 //!
-//! Large: messages of `size` from memory into memory (buffers are used again, as a pool's are), four on their way.
-//! Small: 64 bytes to and fro, answered by whoever gets them; bare TCP's floor is the same with `read` and `write`.
+//! Large: messages of `size` from memory into memory (buffers are reused, as a pool's are), four in flight. Small: 64 bytes back and
+//! forth, answered by the thread that gets them; bare TCP does the same with `read` and `write`.
 #![forbid(unsafe_code)]
 use rgaps_connection::Security;
 use rgaps_transport::machine::{BufferReply, ReceiveBuffer};
@@ -35,11 +35,11 @@ fn pair(listener: &TcpListener) -> (TcpStream, TcpStream) {
     (from, to)
 }
 
-/// Gbit/s of bare TCP: each connection carries its part, from memory into memory.
+/// Gbit/s of bare TCP: each connection carries its part of each message, from memory into memory.
 fn raw_rate(size: usize, lanes: usize, messages: usize) -> f64 {
     let listener = TcpListener::bind(loopback()).unwrap();
     let part = size / lanes;
-    // Memory that was touched, as the link's.
+    // The memory was touched before, as the link's was.
     let pairs: Vec<_> = (0..lanes)
         .map(|_| (pair(&listener), vec![1u8; part], vec![2u8; part]))
         .collect();
@@ -92,10 +92,10 @@ fn raw_half_rtt(rounds: usize) -> Vec<f64> {
     times
 }
 
-/// An owner with memory that is used again.
+/// A link's user whose receive buffers are reused.
 struct Memory {
     free: Arc<Mutex<Vec<Vec<u8>>>>,
-    /// Where what arrived is told, or answered.
+    /// The link and flow on which it answers.
     link: OnceLock<(Link, FlowId)>,
     on_arrival: OnArrival,
     arrived: Mutex<Sender<u64>>,
@@ -104,7 +104,7 @@ struct Memory {
     answer: Arc<dyn Payload>,
 }
 
-/// What whoever gets a message does, in the lane's thread.
+/// What a user does with a message, in the lane's thread.
 #[derive(Clone, Copy)]
 enum OnArrival {
     Tell,
@@ -249,7 +249,7 @@ fn link_rate(size: usize, lanes: usize, messages: usize) -> (f64, f64) {
             .change(|link| link.send(a.flow, sequence, payload.clone(), description));
         assert!(sent);
     };
-    // Lanes are open, and memory was touched.
+    // Warm up: lanes open, and memory is touched.
     (0..4).for_each(&send);
     (0..4).for_each(|_| {
         wait(&a.acknowledged);
@@ -319,7 +319,7 @@ fn main() {
     let messages = argument(2, 40).max(4);
     let (mut raw, mut link, mut wire) = (0.0f64, 0.0f64, 0.0f64);
     let (mut raw_us, mut link_us) = (Vec::new(), Vec::new());
-    // In turns, so that a machine that changes its pace changes it for both; the best of each.
+    // Alternate, so that changes of the machine's speed affect both; the best rate of each counts.
     for _ in 0..5 {
         raw = raw.max(raw_rate(size, lanes, messages));
         let (rate, on_wire) = link_rate(size, lanes, messages);

@@ -1,6 +1,6 @@
 //! Windows: the right of one flow to send small messages without a grant, as the receiver has set memory aside for them.
 //!
-//! Both ends count bytes from the flow's beginning and never back, so a limit that arrives twice or late does no harm.
+//! Both ends count bytes from the flow's beginning, and counts never fall, so a limit that arrives twice or late does no harm.
 
 /// The sender's end of a flow's window.
 #[derive(Clone, Copy, Debug, Default)]
@@ -10,7 +10,7 @@ pub struct SendWindow {
 }
 
 impl SendWindow {
-    /// Charges a message. The result, which travels with it, is the sum of all charges so far; `None` if the limit has to rise first.
+    /// Charges a message. Returns the sum of all charges so far, which travels with the message; `None` if the limit has to rise first.
     pub fn charge(&mut self, bytes: u64) -> Option<u64> {
         let charged = self.charged.checked_add(bytes)?;
         if charged > self.limit {
@@ -20,13 +20,13 @@ impl SendWindow {
         Some(charged)
     }
 
-    /// Takes a limit from the receiver. It ignores one below the last, which came late.
+    /// Takes a limit from the receiver. A limit below the last one arrived late and is ignored.
     pub fn raise(&mut self, limit: u64) {
         self.limit = self.limit.max(limit);
     }
 }
 
-/// The receiver's end, which sees the flow's messages in their order.
+/// The receiver's end of a flow's window. It takes the flow's messages in their order.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReceiveWindow {
     seen: u64,
@@ -34,7 +34,7 @@ pub struct ReceiveWindow {
 }
 
 impl ReceiveWindow {
-    /// A window of so many bytes.
+    /// A window of `window_bytes`.
     pub fn new(window_bytes: u64) -> Self {
         Self {
             limit: window_bytes,
@@ -42,7 +42,7 @@ impl ReceiveWindow {
         }
     }
 
-    /// Checks a charge before its order is known: whether it lies below the limit.
+    /// Checks the charge of a message that may be out of order: it lies behind all that was taken, and within the limit.
     pub fn admits(&self, bytes: u64, end: u64) -> Result<(), &'static str> {
         let start = end.checked_sub(bytes);
         let is_inside = start.is_some_and(|start| start >= self.seen) && end <= self.limit;
@@ -72,17 +72,17 @@ impl ReceiveWindow {
         self.seen = start;
     }
 
-    /// Makes the window so many bytes larger, or as many that arrived are free again, in any order.
+    /// Raises the limit: the window grows, or the user has taken messages of so many bytes, in any order.
     pub fn widen(&mut self, bytes: u64) {
         self.limit += bytes;
     }
 
-    /// Bytes that the sender may still charge after the last message in order.
+    /// Bytes that the sender may still charge after the last message that was taken.
     pub fn open(&self) -> u64 {
         self.limit - self.seen
     }
 
-    /// What the sender may charge up to.
+    /// The sum up to which the sender may charge.
     pub fn limit(&self) -> u64 {
         self.limit
     }

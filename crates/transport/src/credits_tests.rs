@@ -1,4 +1,4 @@
-//! Windows against simple counts.
+//! Checks windows against simple counts.
 use super::*;
 use proptest::prelude::*;
 use std::collections::VecDeque;

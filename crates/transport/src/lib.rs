@@ -1,4 +1,4 @@
-//! Links between hosts: what travels over them, and the limits that bound it. It knows neither topics nor pools.
+//! Links between hosts: their frames, flow control and connections. This crate knows neither topics nor pools.
 //!
 //! A *link* joins two hosts; a *lane* is one connection of it, and a link has several. [`machine::LinkMachine`] is both ends of a link
 //! without I/O: flows, windows, grants, receive buffers. [`LinkRuntime`] runs it, with lanes over TCP, TLS and RDMA.
@@ -8,7 +8,7 @@
 //! See `docs/decisions/0038-house.md` and `docs/decisions/0015-links.md`.
 
 #![warn(clippy::too_many_lines)]
-// Frames are passed on and not kept; a box would allocate on a message's way.
+// Frames move from function to function; a box would cost an allocation for each message.
 #![allow(clippy::large_enum_variant, clippy::result_large_err)]
 
 mod credits;

@@ -1,4 +1,4 @@
-//! What the RDMA lanes of an endpoint share: the host's rails, and the memory that they know.
+//! What the RDMA lanes of an endpoint share: the host's rails (network cards), and the memory that is registered with them.
 
 use crate::machine::frame::{Remote, RAILS_MAX};
 use rgaps_verbs::{Access, ChannelConfig, Device, Memory, Region, VerbsError};
@@ -10,38 +10,38 @@ use thiserror::Error;
 /// What an endpoint needs for RDMA lanes.
 #[derive(Clone, Debug)]
 pub struct Rdma {
-    /// NICs, of which lanes take one after the other: the nearest first, at most [`RAILS_MAX`].
+    /// The network cards, the nearest first; 1 to [`RAILS_MAX`]. Lanes take them in turn.
     pub rails: Vec<Arc<Device>>,
-    /// Everybody who can reach the rails' network is trusted: what goes over RDMA is not encrypted, and a peer that has a
-    /// lane can write all memory that is registered for landing, until the lane ends. It has to be said.
+    /// Whether everybody who can reach the rails' network is trusted. RDMA is not encrypted, and a peer that has a lane can write all
+    /// memory that is registered for remote writes, until the lane ends. There is no RDMA unless this is true.
     pub trusted_fabric: bool,
-    /// The channel of a lane.
+    /// The configuration of each lane's channel.
     pub channel: ChannelConfig,
 }
 
-/// Why there is no RDMA, or memory is not known to it.
+/// Why an endpoint has no RDMA, or could not register memory.
 #[derive(Debug, Error)]
 pub enum RdmaError {
-    /// Nobody said so.
+    /// [`Rdma::trusted_fabric`] is false.
     #[error(
         "RDMA is not encrypted; set trusted_fabric = true if you trust everything on its network"
     )]
     Fabric,
-    /// None, or too many.
+    /// [`Rdma::rails`] is empty or too long.
     #[error("RDMA needs 1 to {RAILS_MAX} rails, and {0} were given")]
     Rails(usize),
-    /// The endpoint has none.
+    /// The endpoint was made without RDMA.
     #[error("this endpoint has no RDMA")]
     None,
-    /// Some of it is registered.
+    /// The memory overlaps memory that is registered.
     #[error("the memory at {0:#x} is already registered")]
     Twice(u64),
-    /// The device refused.
+    /// A network card did not register the memory.
     #[error("registering memory with {device} failed: {error}")]
     Register {
-        /// Which.
+        /// The card's name.
         device: String,
-        /// Why.
+        /// Why the card did not.
         error: VerbsError,
     },
 }
@@ -57,7 +57,7 @@ impl Rdma {
         }
     }
 
-    /// The rail of a lane.
+    /// The rail that a lane uses, and its index.
     pub(crate) fn rail(&self, lane: u32) -> (u8, &Arc<Device>) {
         let at = lane as usize % self.rails.len();
         (u8::try_from(at).expect("rails are few"), &self.rails[at])
@@ -67,15 +67,16 @@ impl Rdma {
 /// Memory that is registered with each rail.
 struct RegisteredMemory {
     bytes: u64,
-    /// By rail.
+    /// One per rail, in the rails' order.
     regions: Vec<Arc<Region>>,
 }
 
-/// Registered memory, by address. It is filled when memory is mapped, and only read on a message's way.
+/// Registered memory, by its start address. Registering and deregistering change it; messages only read it.
 #[derive(Default)]
 pub(crate) struct RegistrationTable(RwLock<BTreeMap<u64, RegisteredMemory>>);
 
 impl RegistrationTable {
+    /// Calls `then` with the entry that contains all of these bytes and their offset in it, if there is one.
     fn find<T>(
         &self,
         start: u64,
@@ -89,7 +90,7 @@ impl RegistrationTable {
         inside.then(|| then(known, offset)).flatten()
     }
 
-    /// What a peer needs to write there itself; none if it cannot.
+    /// The address and keys with which a peer's card can write these bytes; `None` if they are not registered for that.
     pub(crate) fn remote(&self, start: u64, bytes: u64) -> Option<Remote> {
         self.find(start, bytes, |known, _| {
             let mut keys = [0; RAILS_MAX];
@@ -100,7 +101,7 @@ impl RegistrationTable {
         })
     }
 
-    /// The region of a rail that has the first of these bytes, their offset there, and how many of them it has.
+    /// The rail's region that contains the first of these bytes, that byte's offset in it, and how many of the bytes it contains.
     pub(crate) fn local(
         &self,
         start: u64,
@@ -121,8 +122,8 @@ pub struct Registrar {
 }
 
 impl Registrar {
-    /// Registers memory with the rails, so that messages of all links are read from it, and with [`Access::RemoteWrite`] written into
-    /// it, without a copy. It takes long: once, when the memory is mapped.
+    /// Registers memory with the rails. The cards then send messages of all links from it without a copy, and with
+    /// [`Access::RemoteWrite`] peers' cards write into it. Registering is slow: do it once, when the memory is mapped.
     pub fn register(
         &self,
         memory: &Arc<dyn Memory>,
@@ -133,8 +134,8 @@ impl Registrar {
         })
     }
 
-    /// The same of memory that is not the host's: of a dma-buf, from an offset of it on. `memory` keeps it, and has the address by
-    /// which [`crate::Payload::direct`] and [`crate::machine::CardBuffer`] name it.
+    /// Registers the memory of a dma-buf, such as a GPU's, from `offset` on. `memory` keeps that memory alive, and its start is the
+    /// address by which [`crate::Payload::direct`] and [`crate::machine::CardBuffer`] name it.
     pub fn register_dmabuf(
         &self,
         dmabuf: BorrowedFd<'_>,
@@ -174,7 +175,7 @@ impl Registrar {
     }
 }
 
-/// Memory that an endpoint's RDMA lanes know, until this is dropped. What is in flight keeps it beyond that.
+/// A registration of memory with an endpoint's rails. Dropping it ends the registration, once no work in flight uses it.
 pub struct Registered {
     table: Arc<RegistrationTable>,
     start: u64,
@@ -183,9 +184,9 @@ pub struct Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         let mut known = self.table.0.write().expect("nobody panics with it");
-        let gone = known.remove(&self.start);
+        let removed = known.remove(&self.start);
         drop(known);
-        // It takes long, and nobody waits for the table meanwhile.
-        drop(gone);
+        // Deregistering is slow, so the table is not locked meanwhile.
+        drop(removed);
     }
 }

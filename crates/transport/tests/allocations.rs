@@ -1,5 +1,5 @@
-//! Allocations on the way of a message over RDMA lanes: none by the lane and its channel, which `rgaps_verbs` tests alone; none for a
-//! small message in its turn; for a large one its receive buffer's books.
+//! Counts the allocations for a message over RDMA lanes: none by the lane and its channel, which `rgaps_verbs` tests alone; none for a
+//! small message whose turn it is; for a large one those for the state of its receive buffer.
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod lanes {
     pub mod hosts;
@@ -18,30 +18,31 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Of all threads, lanes' too, but those that do what time makes links do.
+/// Counts allocations of all threads, lanes' included, except the clock's.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::without_threads_named(c"lanes-clock");
 
 const LARGE: usize = 300_000;
-/// Of a kind; the first half is for what is made once.
+/// Messages of each kind. The first half is not counted: it makes what is made once.
 const MESSAGES: u64 = 200;
-/// Messages that are counted together, of which the least counts.
+/// Allocations are counted for so many messages together; the least such count is the result.
 const TOGETHER: u64 = 10;
-/// It goes from the ring straight into its receive buffer.
+/// A small message is copied from the ring straight into its receive buffer.
 const SMALL_MOST: f64 = 0.0;
-/// Its receive buffer's books: memory, chunks, their bitmaps.
+/// For a large message: the state of its receive buffer, its chunks and their bitmaps.
 const LARGE_MOST: f64 = 5.0;
 
-/// Where the one message that is on its way lands.
+/// The receive buffer of the one message in flight.
 static LANDING: OnceLock<Arc<Allocation>> = OnceLock::new();
 
-/// Nothing, so that its box is nothing, too.
+/// Has no size, so boxing it allocates nothing.
 struct Here;
 
 impl ReceiveBuffer for Here {
     fn memory(&mut self) -> &mut [u8] {
         let memory = LANDING.get().expect("it is there before the link");
-        // SAFETY: it is never freed, and one message at a time is on its way.
+        // SAFETY: the static keeps the allocation for ever, and `BYTES` is at most its size. `per_message` sends the next message only
+        // after the last one is acknowledged, so no other buffer has these bytes.
         unsafe { std::slice::from_raw_parts_mut(memory.start(), BYTES.load(SeqCst) as usize) }
     }
 
@@ -54,7 +55,7 @@ impl ReceiveBuffer for Here {
     }
 }
 
-/// What the message has.
+/// The length of the message in flight.
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Default)]
@@ -76,7 +77,7 @@ impl LinkUser for Counts {
     }
 }
 
-/// Bytes that the NIC knows.
+/// A message in registered memory.
 struct Known(Arc<Allocation>, usize, #[allow(dead_code)] Registered);
 
 impl Payload for Known {
@@ -84,12 +85,12 @@ impl Payload for Known {
         self.1
     }
     fn slice(&self, from: usize, to: usize) -> &[u8] {
-        // SAFETY: nobody writes it.
+        // SAFETY: lanes pass bounds within `bytes`, the allocation's length; `self` keeps it, and nobody writes it.
         unsafe { std::slice::from_raw_parts(self.0.start().add(from), to - from) }
     }
 }
 
-/// Allocations for each message, where they go one at a time.
+/// Sends messages one at a time. Returns the allocations for each.
 fn per_message(
     link: &Link,
     user: &Counts,
@@ -140,7 +141,7 @@ fn of_messages_small_and_large() {
     let (small, large) = (payload(100), payload(LARGE));
     let config = LinkConfig {
         lanes: 2,
-        // Nothing is said for the sake of saying something.
+        // No ALIVE frames.
         beat_ms: 60_000,
         quiet_ms: 120_000,
         ..LinkConfig::default()
@@ -166,7 +167,7 @@ fn of_messages_small_and_large() {
     assert_eq!(counts.channels.direct_bytes_sent, MESSAGES * LARGE as u64);
     println!("allocations for a message: small {of_small}, large {of_large}");
     assert!(allocations::of_all_threads() > 0, "allocations are counted");
-    // What the end of one message does may fall into the next.
+    // Allocations at the end of one message may be counted with the next ones.
     assert!(of_small < SMALL_MOST + 0.5, "{of_small}");
     assert!(of_large < LARGE_MOST + 0.5, "{of_large}");
 }

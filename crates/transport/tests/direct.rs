@@ -1,5 +1,5 @@
-//! Messages from and to memory that the CPU does not reach (GPUDirect), on a network within the process: cards read and write
-//! it themselves, per direction, where they know it; what goes another way is copied; and what breaks goes on the other way.
+//! Messages from and to memory that the CPU does not reach (GPUDirect), on an in-process network. Cards read and write registered memory
+//! themselves, decided for each direction alone. All other bytes are copied, also those of a message whose RDMA lane broke.
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod lanes {
     pub mod cards;
@@ -26,7 +26,7 @@ const FLOW: Flow = Flow {
 };
 const LARGE: usize = 300_001;
 
-/// An end, and which way its messages went.
+/// An end, and counts of how its messages were carried.
 struct End {
     endpoint: Endpoint,
     host: Arc<Host>,
@@ -73,7 +73,8 @@ fn wait_lanes(link: &Link, rdma: bool) {
     });
 }
 
-/// Sends eight messages of `bytes` from `a` to `b`: messages fetched, bytes landed on the host, and directly.
+/// Sends eight messages of `bytes` from `a` to `b`. Returns the messages that were copied for the CPU, the bytes that landed on the host,
+/// and those that cards wrote.
 fn carry(from: Memory, to: Memory, bytes: usize, mode: RdmaMode) -> (u64, u64, u64) {
     let fabric = Fabric::new(Faults::default());
     let (a, b) = (end(&fabric, 1, from), end(&fabric, 2, to));
@@ -102,12 +103,12 @@ fn cards_read_and_write_what_the_cpu_does_not_reach_per_direction() {
     assert_eq!(large(OnCard, OnCard), (0, 0, all));
     assert_eq!(large(OnCard, Registered), (0, all, 0));
     assert_eq!(large(Registered, OnCard), (0, 0, all));
-    // The peer cannot be written, or the bytes are where no card reads them: they are copied, once for a message.
+    // The peer's memory is not registered, or the sender's is not: each message is copied once.
     assert_eq!(large(OnCard, Heap), (8, all, 0));
     assert_eq!(large(Heap, OnCard), (0, all, 0));
-    // Small ones go with their frame.
+    // Small messages travel with their frame.
     assert_eq!(carry(OnCard, OnCard, 900, RdmaMode::Prefer), (8, 0, 0));
-    // Over TCP nobody is told where anything is.
+    // Over TCP, grants name no addresses.
     assert_eq!(carry(OnCard, OnCard, LARGE, RdmaMode::No), (8, all, 0));
 }
 
@@ -125,7 +126,7 @@ fn memory_that_cards_refuse_is_not_used_by_them_and_the_reason_is_said() {
     }
 }
 
-/// While messages are on their way, works fail; then the link is gone, and what was half there goes on over TCP.
+/// While messages are in flight, works fail; then the network is down, and half-sent messages continue over TCP.
 fn breaks(seed: u64) -> (u64, u64, u64) {
     let fabric = Fabric::new(Faults {
         seed,
@@ -154,7 +155,7 @@ fn breaks(seed: u64) -> (u64, u64, u64) {
         let waits = (seed.wrapping_mul(0x9e37_79b9) >> 7 ^ sequence) % 3;
         std::thread::sleep(Duration::from_millis(waits));
     }
-    // Every byte is compared where it lands.
+    // `deliver` compares every byte.
     finish(&to_b, &a.host, &b.host, &[FLOW], 24);
     let failed = to_b.status().counts.rdma_failed;
     let ways = &b.ways;
@@ -180,7 +181,7 @@ fn what_breaks_on_the_way_goes_on_through_the_host_and_nothing_is_lost() {
     );
 }
 
-/// Memory that is registered in two halves, as segments of a pool are; the message lies in both.
+/// Memory that is registered in two parts, as segments of a pool are; the message spans both.
 struct Halves {
     memory: Arc<Allocation>,
     _registered: [Registered; 2],
@@ -192,7 +193,8 @@ struct Half {
     bytes: usize,
 }
 
-// SAFETY: a part of an allocation, which it keeps.
+// SAFETY: the bytes are a part of an allocation, which `memory` keeps valid at its address as long as this value lives. It is registered
+// for reading only, so no device writes it.
 unsafe impl rgaps_verbs::Memory for Half {
     fn start(&self) -> *mut u8 {
         self.memory.start().wrapping_add(self.from)
@@ -227,7 +229,7 @@ impl Halves {
     }
 }
 
-/// All of it; the CPU never reads it.
+/// The whole memory as a message, which the CPU must not read.
 struct Whole(Arc<Allocation>);
 
 impl Payload for Whole {

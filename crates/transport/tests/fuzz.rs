@@ -1,4 +1,4 @@
-//! The fuzz targets of links' ends with seeded changes of a corpus; with libFuzzer by `make fuzz`.
+//! Runs the fuzz targets of links' ends on seeded changes of a corpus. `make fuzz` runs them with libFuzzer.
 #![forbid(unsafe_code)]
 #[path = "../../../fuzz/seeded.rs"]
 mod seeded;
@@ -17,7 +17,7 @@ fn encoded(frames: &[Frame]) -> Vec<u8> {
     all
 }
 
-/// What every corpus begins with, beside what is in `fuzz/corpus`.
+/// The inputs of a target's corpus beside those in `fuzz/corpus`.
 fn seeds(target: &str) -> Vec<Vec<u8>> {
     let hello = Frame::Hello(frame::Hello {
         node: 1,
@@ -44,7 +44,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
         description,
     });
     match target {
-        // A lane, a flow that is opened and accepted, a message that is requested, granted, brought in one chunk, and delivered.
+        // A lane begins; a flow is opened and accepted; a message is requested, granted, sent in one chunk, and delivered.
         "ends" => vec![
             vec![
                 0, 0, 12, 0, 1, 0, 0, 10, 1, 0, 14, 0, 1, 0, 200, 0, 220, 15, 0, 1, 0, 200, 9, 0,

@@ -1,8 +1,8 @@
-//! The link machine, both ends, with seeded delay, order between lanes, lost lanes and their late copies, crashes, cancellations and
-//! slow consumers.
+//! A simulation of two link machines with seeded delay, order between lanes, lost lanes and their late copies, crashes, cancellations
+//! and slow consumers.
 //!
-//! Time is virtual, so a run cannot wait; one that does not come to its end within its steps has stalled and fails. `SEEDS=n` runs
-//! more, `SEED=n` one. A lost RDMA lane goes on writing into granted buffers until the receiver has closed it, as a card may.
+//! Time is virtual, so a run cannot wait; one that does not end within its steps has stalled and fails. `SEEDS=n` runs n seeds, `SEED=n`
+//! only this one. A lost RDMA lane goes on writing into granted buffers until the receiver has closed it, as a card may.
 #![forbid(unsafe_code)]
 #[path = "machine/content.rs"]
 mod content;
@@ -21,7 +21,7 @@ mod world;
 
 use world::{Counts, Faults, World};
 
-/// For each test; more with `SEEDS=`.
+/// Seeds of each test; `SEEDS=` sets another number.
 const SEEDS: u64 = 60;
 
 fn number(name: &str) -> Option<u64> {
@@ -46,7 +46,7 @@ fn seeds(faults: Faults) {
     }
     println!("{faults:?}: {total:?}");
     if one.is_none() {
-        // What is to be tested has happened.
+        // Each event that the test is about has happened.
         assert!(total.small > 0 && total.large > 0 && total.grown > 0);
         assert!(total.back_pressured > 0);
         assert_eq!(total.lanes_lost > 0, faults.lanes);
@@ -57,7 +57,7 @@ fn seeds(faults: Faults) {
         assert_eq!(total.direct > 0, faults.cards);
         assert_eq!(total.late > 0, faults.cards && faults.lanes);
         assert_eq!(total.delayed > 0, faults.lanes);
-        // Without delays it is rare, and with them it is what they are for.
+        // Rare without delays; with delays it is what they are meant to cause.
         assert!(!faults.delays || total.delayed_after_end > 0);
     }
 }

@@ -1,6 +1,5 @@
-//! Lanes over RDMA, on a network within the process: they do what every kind has to. Where they cannot be had, and while
-//! they are broken, lanes are TCP, and nothing is lost or comes twice.
-//! `SEEDS=n` runs more, `SEED=n` one.
+//! Lanes over RDMA on an in-process network: the scenarios for all kinds of lanes. If RDMA is not possible, and while it is broken,
+//! lanes are TCP lanes, and no message is lost or delivered twice. `SEEDS=n` runs n seeds, `SEED=n` only this one.
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod lanes {
     pub mod certificates;
@@ -52,7 +51,7 @@ impl Over for Fabric {
     }
 }
 
-/// Waits for a link to have so many lanes, all of them RDMA lanes or none.
+/// Waits until a link has so many lanes, and all are RDMA lanes, or none is.
 fn wait_lanes(link: &Link, count: usize, rdma: bool) {
     until(&format!("{count} lanes, rdma {rdma}"), || {
         let lanes = link.status().lanes;
@@ -60,7 +59,7 @@ fn wait_lanes(link: &Link, count: usize, rdma: bool) {
     });
 }
 
-/// The network within the process, or the device that `RGAPS_TEST_RDMA` names: both ends use it then.
+/// The in-process network, or the device that `RGAPS_TEST_RDMA` names, for both ends.
 fn fabric() -> Fabric {
     let mut fabric = Fabric::new(Faults::default());
     if let Ok(name) = std::env::var("RGAPS_TEST_RDMA") {
@@ -157,7 +156,7 @@ fn where_rdma_is_required_there_is_no_other_lane() {
     );
     assert!(to_b.status().lanes.is_empty() && to_a.status().lanes.is_empty());
     within_limit("the links' end", move || drop((to_b, to_a, a, b)));
-    // Both have it, and it does not work: the same.
+    // The same if both ends have RDMA and it does not work.
     fabric.network.set_link(false);
     let pair = Pair::new(&fabric, required);
     pair.at_a.has(
@@ -279,7 +278,7 @@ fn what_goes_how_is_counted_and_a_lane_that_breaks_is_told_of_with_its_status() 
     (0..4).for_each(|sequence| send(&pair.to_b, &pair.at_a, FLOW, sequence, BYTES as usize));
     pair.at_a
         .wait("four", |seen| seen.acknowledged(FLOW).len() == 4);
-    // Bytes are counted when they have gone and come.
+    // Lanes count bytes after they have sent or received them.
     until("all bytes to be counted", || {
         let (out, come) = (pair.to_b.status().counts, pair.to_a.status().counts);
         out.wire_bytes_out > 4 * BYTES && come.wire_bytes_in > 4 * BYTES
@@ -291,7 +290,7 @@ fn what_goes_how_is_counted_and_a_lane_that_breaks_is_told_of_with_its_status() 
     assert!(out.channels.works >= out.channels.doorbells && out.channels.doorbells > 0);
     assert_eq!((out.ends, come.ends), ([0; 7], [0; 7]));
 
-    // The next work may be either end's.
+    // The next work, which fails, may be either end's.
     fabric.network.fail_next(Status::ReceiverNotReady);
     send(&pair.to_b, &pair.at_a, FLOW, 4, BYTES as usize);
     let told = |event: &Event| {
@@ -308,7 +307,7 @@ fn what_goes_how_is_counted_and_a_lane_that_breaks_is_told_of_with_its_status() 
     pair.end();
 }
 
-/// What breaks RDMA lanes: one work fails as it may, or the link goes away for a moment.
+/// Breaks RDMA lanes: one work fails with a random status, or the network is down for a moment.
 fn break_something(fabric: &Fabric, random: &mut Random) {
     let mut below = |end: u64| random.below(end);
     let statuses = [
@@ -334,12 +333,12 @@ fn breaks(seed: u64) -> (u64, u64) {
     let mut fabric = Fabric::new(Faults {
         seed,
         delay_one_in: (seed % 3) as u32,
-        // Hardly any credit of any kind: payloads go in pieces, and everybody waits for everybody.
+        // Hardly any credit of any kind: payloads are cut into pieces, and both ends often wait.
         depth_max: if few { 9 } else { 0 },
         ..Faults::default()
     });
     if few {
-        // The smallest ring whose frames take the longest description.
+        // The smallest ring whose records take the longest description.
         fabric.channel.ring_bytes = 64 << 10;
     }
     let fabric = Arc::new(fabric);

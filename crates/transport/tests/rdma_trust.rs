@@ -1,4 +1,4 @@
-//! What a peer over RDMA may say wrongly, and where it may write when.
+//! Protocol violations over RDMA, and where a peer's card can write at which time.
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod lanes {
     pub mod hosts;
@@ -52,7 +52,7 @@ fn hello_rdma() -> Frame {
     frame
 }
 
-/// A peer with one RDMA lane, by hand.
+/// A peer with one RDMA lane, whose records a test writes by hand.
 struct Peer {
     tcp: Raw,
     channel: Arc<Channel>,
@@ -104,7 +104,7 @@ impl Peer {
         self.record(&record);
     }
 
-    /// Writes so many bytes into a place that was granted, and says so by a mark.
+    /// Writes so many bytes into a granted receive buffer, and announces them by a mark.
     fn mark(&self, place: &Remote, bytes: u64, mark: u32) {
         let memory = Allocation::new(bytes as usize);
         let region = Region::new(self.channel.device(), memory, Access::LocalRead).unwrap();
@@ -147,7 +147,7 @@ impl Peer {
                         panic!("a record that is no frame");
                     };
                     heard.push_back(frame);
-                    // Payloads of these tests go directly.
+                    // No payload follows: all payloads of these tests are written directly.
                     bytes = &bytes[used..];
                 }
                 Ok(())
@@ -173,7 +173,7 @@ impl Peer {
         self.hear(|frame| matches!(frame, Frame::Ack(_)).then_some(()));
     }
 
-    /// Asks for a place.
+    /// Requests a receive buffer. Returns the grant and its address.
     fn granted(&mut self, bytes: u64) -> (u64, Option<Remote>) {
         self.say(&Frame::Request(frame::Request {
             flow: NUMBER,
@@ -195,7 +195,7 @@ fn victim(fabric: &Fabric, host: &Arc<Host>, b: &Endpoint) -> Link {
     link(b, LinkConfig::default(), peer(1, &[]), host)
 }
 
-/// A peer that has the first grant, of 100,000 bytes in a place that it may write, is cut off for what it does.
+/// Checks that a peer is disconnected for what `lie` does. The peer has the first grant, for 100,000 bytes that its card may write.
 fn is_disconnected(what: &str, lie: impl Fn(&Peer, &Remote)) {
     let fabric = Fabric::new(Faults::default());
     let b = fabric.endpoint(2);
@@ -236,7 +236,7 @@ fn records_that_no_peer_sends_cut_it_off() {
         record
     };
     let alive = encoded(&Frame::Alive(frame::Alive {}));
-    // The grant that the peer has is the first.
+    // The peer has grant 1.
     let lies: Vec<(&str, Vec<Vec<u8>>)> = vec![
         ("no kind", vec![vec![2, 1, 2]]),
         ("nothing at all", vec![vec![]]),
@@ -280,7 +280,7 @@ fn records_that_no_peer_sends_cut_it_off() {
 
 #[test]
 fn marks_that_name_nothing_cut_it_off() {
-    // The grant that the peer has is the first, of 100,000 bytes.
+    // The peer has grant 1, for 100,000 bytes.
     type Lie = (&'static str, fn(&Peer, &Remote));
     let lies: [Lie; 5] = [
         ("no grant yet", |peer, place| peer.mark(place, 100_000, 2)),
@@ -315,7 +315,7 @@ fn marks_that_name_nothing_cut_it_off() {
 fn a_chunk_is_not_direct_where_nobody_told_the_peer_its_place() {
     let fabric = Fabric::new(Faults::default());
     let b = fabric.endpoint(2);
-    // Its memory is known to no NIC.
+    // This user's memory is not registered.
     let at_b = Host::new();
     let to_a = victim(&fabric, &at_b, &b);
     let mut peer = Peer::new(&fabric, &b);
@@ -373,7 +373,7 @@ fn what_is_no_agreement_leaves_a_tcp_lane_or_none() {
         drop(tcp);
         to_a.wait_lanes(0);
     }
-    // A ring that takes no frame's head.
+    // A ring that is too small for a frame's head.
     let mut tcp = Raw::new(b.local_addr().unwrap());
     tcp.say(&hello_rdma());
     let small = ChannelConfig {
@@ -387,7 +387,7 @@ fn what_is_no_agreement_leaves_a_tcp_lane_or_none() {
     let heard = [tcp.hear(), tcp.hear(), tcp.hear()];
     let refused = matches!(&heard[2], Some(Frame::RdmaRefused(frame::RdmaRefused { why })) if String::from_utf8_lossy(why.as_slice()).contains("too small"));
     assert!(refused, "{heard:?}");
-    // It is a TCP lane then, until the peer goes.
+    // The lane is a TCP lane then, until the peer closes it.
     to_a.wait_lanes(1);
     drop(tcp);
     to_a.wait_lanes(0);
@@ -422,7 +422,7 @@ fn a_host_without_rdma_says_so_and_takes_the_lane_as_tcp() {
     assert!(no, "{answer:?}");
     tcp.say(&open());
     while !matches!(tcp.hear().expect("an answer"), Frame::Ack(_)) {}
-    // Who wants nothing else is refused.
+    // A peer that requires RDMA is refused.
     let mut tcp = Raw::new(b.local_addr().unwrap());
     let mut required = hello_rdma();
     if let Frame::Hello(frame::Hello { rdma, .. }) = &mut required {
@@ -434,7 +434,7 @@ fn a_host_without_rdma_says_so_and_takes_the_lane_as_tcp() {
     within_limit("the link's end", move || drop((to_a, b)));
 }
 
-/// As the receiving end: what `b` asks for is granted as `remote` says.
+/// As the receiving end, grants the next request of `b` with this address.
 fn grant(peer: &mut Peer, lane: u32, remote: Option<Remote>) {
     let sequence = peer.hear(|frame| match frame {
         Frame::Request(frame::Request { sequence, .. }) => Some(*sequence),
@@ -469,7 +469,7 @@ fn a_grant_that_lies_ends_the_lane_with_the_status_and_loses_nothing() {
         next: 0,
         limit: 1 << 20,
     }));
-    // Beyond the end of what the key is for.
+    // One byte beyond the region that the key is for.
     grant(&mut peer, 1, Remote::new(region.address() + 1, &[key]));
     at_b.has("the lane's end", |event| {
         matches!(event, Event::Link(LinkEvent::Down { .. }))
@@ -477,7 +477,7 @@ fn a_grant_that_lies_ends_the_lane_with_the_status_and_loses_nothing() {
     let why = to_a.status().error.unwrap();
     assert!(why.contains("REM_ACCESS"), "{why}");
     assert_eq!(to_a.violations(), 0);
-    // Over another lane as it should be.
+    // A correct grant over another lane.
     let mut peer = Peer::new(&fabric, &b);
     let device = Arc::clone(peer.channel.device());
     let region = Region::new(&device, place.clone(), Access::RemoteWrite).unwrap();
@@ -525,13 +525,13 @@ fn when_a_lane_has_ended_the_peer_writes_nowhere_any_more() {
         };
         let alive = encoded(&Frame::Alive(frame::Alive {}));
         let record = [IoSlice::new(&[STREAM]), IoSlice::new(&alive)];
-        // It may be known already that it cannot.
+        // Fails if the channel has ended already.
         let _ = channel.send(&record, Some(&direct));
         let mut place = [0; 1000];
         memory.read((address - memory.start() as u64) as usize, &mut place);
         place == [0x55; 1000]
     };
-    // As long as the lane is there, it can; the place's owner writes the bytes anew.
+    // While the lane is open, the peer can write. The test then clears the bytes.
     assert!(write(&peer.channel, &pool.memory));
     let at = (address - pool.memory.start() as u64) as usize;
     pool.memory.write(at, &[0; 1000]);
@@ -540,7 +540,7 @@ fn when_a_lane_has_ended_the_peer_writes_nowhere_any_more() {
     *at_b.at_down.lock().unwrap() = Some(Box::new(move || {
         let _ = told.send(write(&channel, &pool.memory));
     }));
-    // The victim ends the lane, and hears itself that it has ended; the peer does not.
+    // The victim ends the lane, and at the lane's end the peer, which does not know of it, writes again.
     peer.tcp.say(&reset("it leaves"));
     let reached = heard.recv_timeout(LIMIT).expect("the lane's end");
     assert!(

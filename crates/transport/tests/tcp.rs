@@ -1,4 +1,4 @@
-//! Lanes over TCP on loopback do what every kind has to.
+//! Runs the scenarios for all kinds of lanes over plain TCP on loopback.
 #![forbid(unsafe_code)]
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod lanes {

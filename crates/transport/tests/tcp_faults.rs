@@ -1,5 +1,5 @@
-//! Links over TCP through a proxy whose connections fail: nothing is lost, nothing comes twice, all memory
-//! comes back. `SEEDS=n` runs more, `SEED=n` one.
+//! Links over TCP through a proxy whose connections fail: no message is lost or delivered twice, and all memory is freed. `SEEDS=n` runs
+//! n seeds, `SEED=n` only this one.
 #![forbid(unsafe_code)]
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod lanes {
@@ -180,7 +180,7 @@ fn a_replayed_hello_with_the_last_lane_number_does_not_lock_the_link_out() {
     to_b.open(FLOW, 0);
     send(&to_b, &at_a, FLOW, 0, 1000);
     at_b.wait("the first", |seen| seen.committed.contains_key(&FLOW));
-    // A stranger who read the key says the same hello, but for the lane's number.
+    // A stranger who has read the key sends the same HELLO with another lane number.
     let mut high = hello();
     if let Frame::Hello(frame::Hello { lane, .. }) = &mut high {
         *lane = 0xffff_fff0;
@@ -189,7 +189,7 @@ fn a_replayed_hello_with_the_last_lane_number_does_not_lock_the_link_out() {
     raw.say(&high);
     let why = "number of the lane: expected 0x0, not 0xfffffff0";
     assert_eq!(raw.until_end(), [reset(why)]);
-    // And the same without a change, which is a lane until it is quiet for too long.
+    // The same HELLO without a change becomes a lane, until it is quiet for too long.
     let mut raw = Raw::new(b.local_addr().unwrap());
     raw.say(&hello());
     let given = raw.hear();
@@ -198,7 +198,7 @@ fn a_replayed_hello_with_the_last_lane_number_does_not_lock_the_link_out() {
         "{given:?}"
     );
     raw.until_end();
-    // No connection is left, so the next message needs a new one. The link need not go down for that.
+    // No connection is left, so the next message needs a new one. The link may not report `Down` in between.
     proxy.reset_all();
     send(&to_b, &at_a, FLOW, 1, 1000);
     finish(&to_b, &at_a, &at_b, &[FLOW], 2);

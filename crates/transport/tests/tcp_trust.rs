@@ -1,4 +1,4 @@
-//! Who gets a lane, and what becomes of a peer that lies.
+//! Which peers get a lane, and what happens to a peer that violates the protocol.
 #![forbid(unsafe_code)]
 #[allow(dead_code, reason = "every test program uses a part of it")]
 mod lanes {
@@ -70,7 +70,7 @@ fn encrypted_lanes_carry_everything_both_ways() {
     within_limit("the links' end", move || drop((to_b, to_a, a, b)));
 }
 
-/// The peer is refused or refuses; the sender keeps what it has.
+/// Checks that one end refuses the other, and that the sender keeps its message.
 fn no_lane(a: &Endpoint, b: &Endpoint, b_calls_it: &str) -> (Arc<Host>, Link) {
     let (at_a, at_b) = (Host::new(), Host::new());
     let to_b = named(a, "b", 2, &[b.local_addr().unwrap()], &at_a);
@@ -79,7 +79,7 @@ fn no_lane(a: &Endpoint, b: &Endpoint, b_calls_it: &str) -> (Arc<Host>, Link) {
     send(&to_b, &at_a, FLOW, 0, 100);
     until("refusals", || b.refused() >= 2);
     assert_eq!(to_a.status().counts.lanes_opened, 0);
-    // It is told why nobody came, where the name was known, and nothing else.
+    // The listening end gets refusals, if the name was known, and no other event.
     let events = at_b.seen.lock().unwrap().events.clone();
     let refused = |event: &Event| matches!(event, Event::Link(LinkEvent::LaneRefused { .. }));
     assert!(events.iter().all(refused), "{events:?}");
@@ -90,13 +90,13 @@ fn no_lane(a: &Endpoint, b: &Endpoint, b_calls_it: &str) -> (Arc<Host>, Link) {
 #[test]
 fn a_stranger_gets_no_lane() {
     let (ours, others) = (Authority::new(), Authority::new());
-    // Signed by somebody else.
+    // The dialling end's certificate is of another CA.
     let mut files = others.files("a");
     files.roots = ours.files("a").roots;
     let (a, b) = (encrypted(1, &files), encrypted(2, &ours.files("b")));
     let (_, link) = no_lane(&a, &b, "a");
     drop(link);
-    // Signed by ours, and somebody else.
+    // It is of our CA, for another name.
     let (a, b) = (
         encrypted(1, &ours.files("c")),
         encrypted(2, &ours.files("b")),
@@ -107,7 +107,7 @@ fn a_stranger_gets_no_lane() {
         |event| matches!(event, Event::Link(LinkEvent::LaneRefused { why }) if why.contains("key: ")),
     );
     drop(link);
-    // The listener is somebody else.
+    // The listening end's certificate is for another name.
     let (a, b) = (
         encrypted(1, &ours.files("a")),
         encrypted(2, &ours.files("c")),
@@ -118,7 +118,7 @@ fn a_stranger_gets_no_lane() {
         error.is_some_and(|why| why.contains("certificate"))
     });
     drop(link);
-    // Not encrypted.
+    // The dialling end does not encrypt.
     let (a, b) = (endpoint(1), encrypted(2, &ours.files("b")));
     drop(no_lane(&a, &b, "a"));
 }
@@ -139,7 +139,7 @@ fn strangers_with_wrong_certificates_disturb_no_lane_of_a_peer() {
     to_b.wait_lanes(lanes);
     to_a.wait_lanes(lanes);
     to_b.open(FLOW, 0);
-    // One of another CA, one of ours with another's name; both know the link's key, and go on trying.
+    // One stranger is of another CA, the other of ours with another name. Both know the link's key, and try again and again.
     let mut files = others.files("a");
     files.roots = ours.files("a").roots;
     let strangers = [encrypted(3, &files), encrypted(4, &ours.files("c"))].map(|stranger| {
@@ -166,7 +166,7 @@ fn strangers_with_wrong_certificates_disturb_no_lane_of_a_peer() {
             committed.is_some_and(|all| all.len() as u64 == sequence)
         });
     }
-    // The bytes of each were compared when it came; no lane was lost, and nobody was taken for a peer.
+    // `deliver` compared the bytes of each message. No lane was lost, and no stranger got one.
     let all: Vec<u64> = (0..sequence).collect();
     assert_eq!(at_b.seen.lock().unwrap().committed[&FLOW], all);
     for link in [&to_b, &to_a] {
@@ -214,7 +214,7 @@ fn files_that_are_none_are_named() {
     }
 }
 
-// The first words.
+// The handshake.
 
 #[test]
 fn first_words_that_do_not_fit_are_refused_with_what_both_have() {
@@ -260,7 +260,7 @@ fn first_words_that_do_not_fit_are_refused_with_what_both_have() {
         raw.say(&frame);
         assert_eq!(raw.until_end(), [reset(why)]);
     }
-    // Another version: the header is the same in all.
+    // A HELLO of another version; all versions have the same header.
     let mut raw = Raw::new(address);
     let mut bytes = Vec::new();
     let length = hello().encode(&mut bytes);
@@ -269,7 +269,7 @@ fn first_words_that_do_not_fit_are_refused_with_what_both_have() {
     let (ours, later) = (WIRE_VERSION, WIRE_VERSION + 1);
     let why = format!("version: expected {ours}, not {later}");
     assert_eq!(raw.until_end(), [reset(&why)]);
-    // Not a hello, and nothing at all.
+    // A frame that is no HELLO, and no frame at all.
     let mut raw = Raw::new(address);
     raw.say(&reset("no hello"));
     assert_eq!(raw.until_end(), []);
@@ -299,7 +299,7 @@ fn a_dialler_names_both_versions() {
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for tcp in listener.incoming().flatten() {
-            // What a later version would say first.
+            // The answer of a later version.
             let mut raw = Raw(tcp);
             raw.0.set_read_timeout(Some(LIMIT)).unwrap();
             raw.hear();
@@ -334,7 +334,7 @@ fn seventy_idle_connections_do_not_keep_lanes_down() {
         let to_b = named(&a, "b", 2, &[address], &at_a);
         let lanes = LinkConfig::default().lanes;
         to_b.wait_lanes(lanes);
-        // None of its attempts failed: the idle ones made room.
+        // No attempt failed: the idle connections made room.
         assert_eq!(to_b.status().error, None);
         drop(idle);
         within_limit("the links' end", move || drop((to_b, to_a, a, b)));
@@ -343,7 +343,7 @@ fn seventy_idle_connections_do_not_keep_lanes_down() {
 
 // Protocol violations.
 
-/// The liar's flow.
+/// The first liar's flow.
 const NUMBER: u64 = 1;
 
 fn open(flow: u64) -> Frame {
@@ -365,8 +365,8 @@ fn request(flow: u64, bytes: u64) -> Frame {
     })
 }
 
-/// A peer with one lane, whose number it is given, that opened a flow, which was accepted. The link's machine knows the peer, so each
-/// liar has a flow of its own.
+/// A peer with one lane and one accepted flow, and the lane's number. The link's machine remembers the numbers of flows, so each liar needs
+/// a number of its own.
 fn liar(b: &Endpoint, flow: u64) -> (Raw, u32) {
     let until = Instant::now() + LIMIT;
     loop {
@@ -379,7 +379,7 @@ fn liar(b: &Endpoint, flow: u64) -> (Raw, u32) {
                 while !opened(raw.hear().expect("an acknowledgement of the flow")) {}
                 return (raw, lane);
             }
-            // The penalty for its last violation lasts still.
+            // The penalty for the last violation is not over.
             _ => assert!(Instant::now() < until, "waited {LIMIT:?} for a lane"),
         }
         std::thread::sleep(std::time::Duration::from_millis(50));
@@ -439,7 +439,7 @@ fn a_peer_that_violates_the_protocol_is_disconnected_and_counted() {
         frames(NUMBER + at as u64)
             .iter()
             .for_each(|frame| raw.say(frame));
-        // The bytes of messages, of those that have some.
+        // Bytes for the frames that a payload follows.
         let _ = raw.0.write_all(&[0; 400_000]);
         let _ = raw.0.shutdown(std::net::Shutdown::Write);
         raw.until_end();
@@ -460,7 +460,7 @@ fn a_chunk_over_another_or_outside_its_message_is_a_violation() {
     let b = endpoint(2);
     let at_b = Host::new();
     let to_a = link(&b, LinkConfig::default(), peer(1, &[]), &at_b);
-    // Chunks have 50,000 bytes, and the message 120,000.
+    // Chunks have 50,000 bytes, the message 120,000.
     let wrong = [(0, 50_000), (1, 50_001), (1, 49_999), (2, 50_000), (3, 1)];
     for (at, (chunk, bytes)) in wrong.into_iter().enumerate() {
         let before = to_a.violations();

@@ -1,13 +1,13 @@
 //! The parts of `infiniband/verbs.h` that we use: types, constants, structures.
 //!
-//! Names are verbs'. rdma-core keeps these layouts since `libibverbs.so.1` exists, and new fields behind them;
-//! `tests/abi.c` checks the same numbers against the installed header.
+//! The names are those of verbs. rdma-core has kept these layouts since the first `libibverbs.so.1`, and adds new fields
+//! behind them. `tests/abi.c` checks the same numbers against the installed header.
 #![allow(non_camel_case_types)]
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::{align_of, offset_of, size_of};
 
-/// Structures of the library's that are passed around and never looked into.
+/// Structures of the library of which rgaps has only pointers.
 pub(crate) enum ibv_device {}
 pub(crate) enum ibv_pd {}
 
@@ -84,7 +84,7 @@ structures! {
         post_recv: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int = 208,
         compat_rest: [unused; 5] = 216,
     }
-    /// Its beginning: the library has more behind this, and makes it.
+    /// The beginning of the structure, which the library allocates.
     ibv_context [272] {
         device: *mut ibv_device = 0,
         ops: ibv_context_ops = 8,
@@ -136,7 +136,7 @@ structures! {
         lkey: u32 = 36,
         rkey: u32 = 40,
     }
-    /// Its beginning.
+    /// The beginning of the structure, which the library allocates.
     ibv_qp [64] {
         context: *mut ibv_context = 0,
         qp_context: *mut c_void = 8,
@@ -149,7 +149,7 @@ structures! {
         state: c_int = 56,
         qp_type: c_int = 60,
     }
-    /// Its beginning.
+    /// The beginning of the structure, which the library allocates.
     ibv_cq [32] {
         context: *mut ibv_context = 0,
         channel: *mut ibv_comp_channel = 8,
@@ -242,10 +242,10 @@ structures! {
     }
 }
 
-/// A structure that is all zeros and null.
+/// A structure of zeros and null pointers.
 ///
 /// # Safety
-/// Zeros are a value of `T`: it has no references, functions or enums.
+/// Zeros are a value of `T`: `T` has no references, functions or enums.
 pub(crate) unsafe fn zeroed<T: Copy>() -> T {
     // SAFETY: our caller promises that zeros are a value of `T`.
     unsafe { std::mem::zeroed() }

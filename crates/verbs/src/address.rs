@@ -1,4 +1,5 @@
-//! What one end of a channel has to know of the other; it travels over an authenticated connection.
+//! The address of a channel's end, which the other end needs to connect. Users exchange addresses over an authenticated
+//! connection.
 
 use crate::cursors::Ring;
 use crate::error::VerbsError;
@@ -8,10 +9,10 @@ use crate::fabric::QueueAddress;
 pub const ADDRESS_BYTES: usize = 80;
 /// The largest ring that a peer may have: this end allocates a mirror of it.
 pub const PEER_RING_BYTES_MAX: u64 = 64 << 20;
-/// The version of addresses and of what goes over a channel.
+/// The version of this encoding and of the protocol of channels.
 const VERSION: u32 = 1;
 
-/// Where a channel is reached, and where its peer writes.
+/// How to reach an end of a channel, and where its peer writes.
 ///
 /// ```text
 /// 0         4              8        24             28             32    36         40     48     56        64     72
@@ -20,16 +21,19 @@ const VERSION: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelAddress {
     pub(crate) queue: QueueAddress,
-    /// Of ring and credit words, which lie in one region.
+    /// The remote key of ring and credit words, which lie in one region.
     pub(crate) key: u32,
+    /// The ring's address.
     pub(crate) ring: u64,
     pub(crate) ring_bytes: u64,
+    /// The address of the credit words: the head, then the count of posted receives, 8 bytes each.
     pub(crate) credits: u64,
+    /// How many receives this end has posted at its start.
     pub(crate) receives: u32,
 }
 
 impl ChannelAddress {
-    /// As bytes, little-endian.
+    /// Encodes the address; numbers are little-endian.
     pub fn encode(&self) -> [u8; ADDRESS_BYTES] {
         let mut bytes = [0; ADDRESS_BYTES];
         let mut put = |at: usize, from: &[u8]| bytes[at..at + from.len()].copy_from_slice(from);
@@ -46,7 +50,7 @@ impl ChannelAddress {
         bytes
     }
 
-    /// From bytes; `None` if they are none of this version.
+    /// Decodes an address; `None` if the bytes are no address of this version.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; ADDRESS_BYTES] = bytes.try_into().ok()?;
         let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
@@ -68,7 +72,7 @@ impl ChannelAddress {
         })
     }
 
-    /// The ring, if a channel can have a peer like this.
+    /// Checks a peer's address, and returns the peer's ring.
     pub(crate) fn check(&self, receives_least: u32) -> Result<Ring, VerbsError> {
         let why = |why| VerbsError::Address { why };
         let ring = Ring::new(self.ring_bytes)?;
@@ -83,11 +87,11 @@ impl ChannelAddress {
             self.credits.checked_add(16),
         ];
         if ends.contains(&None) || self.credits % 8 != 0 {
-            return Err(why("its memory lies nowhere"));
+            return Err(why("its memory range overflows or is not aligned"));
         }
         // enum ibv_mtu: 256 to 4096 bytes.
         if !(1..=5).contains(&self.queue.mtu) {
-            return Err(why("its MTU is none"));
+            return Err(why("its MTU is not one of `enum ibv_mtu`"));
         }
         Ok(ring)
     }

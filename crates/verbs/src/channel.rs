@@ -1,4 +1,4 @@
-//! A channel: frames in order over one queue pair, both ways, and direct writes before them.
+//! A channel: ordered frames in both directions over one queue pair, and direct writes that arrive before them.
 
 use crate::address::ChannelAddress;
 use crate::counts::{ChannelCounts, Counts};
@@ -14,34 +14,35 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-/// Bytes before each frame's in the ring.
+/// Bytes of the header before each frame's payload in the ring.
 pub const HEADER_BYTES: u64 = 16;
-/// Receives that frames leave to notices: one to a stall, one to the head that answers it.
+/// Receives of the peer that frames never use: one for this side's stall notice, one for its head notice.
 pub(crate) const RECEIVES_RESERVED: u32 = 2;
-/// Slots of the send queue that frames leave to stall, head and credits.
+/// Slots of the send queue that frames never use: for a stall notice, a head notice, and credits without a notice.
 pub(crate) const SENDS_RESERVED: u32 = 3;
-/// The fewest with which anything moves.
+/// The fewest receives with which a channel can send frames.
 pub(crate) const RECEIVES_LEAST: u32 = RECEIVES_RESERVED + 1;
+/// The fewest send slots: those that are reserved, a frame, and a direct write before it.
 pub(crate) const SENDS_LEAST: u32 = SENDS_RESERVED + 2;
-/// Bytes of one direct write.
+/// The most bytes of one direct write.
 pub const DIRECT_BYTES_MAX: u64 = 1 << 30;
 
-/// A channel's sizes. What the device gives may be less, and is what counts.
+/// A channel's sizes. The device may give fewer slots and inline bytes; the channel then uses those.
 #[derive(Clone, Copy, Debug)]
 pub struct ChannelConfig {
-    /// The ring that the peer writes.
+    /// The size of the ring that the peer writes.
     pub ring_bytes: u64,
-    /// How much of it is read before its head is returned unasked.
+    /// How much of the ring this end reads before it returns the head unasked.
     pub watermark: Watermark,
-    /// Receives posted: the peer's frames that may be on their way at one time, and two.
+    /// Receives that this end posts: two more than the peer's frames that may be in flight at one time.
     pub receives: u32,
-    /// Works posted at one time.
+    /// The most works in flight at one time.
     pub sends: u32,
-    /// Frames up to so many bytes, with their header of 16, are copied into the work request.
+    /// Frames of at most so many bytes, with their header of 16, are copied into the work request.
     pub inline_bytes: u32,
-    /// How many more times the peer's device is asked, for 67 ms each, before the channel ends; at most 7, which on
-    /// Soft-RoCE is for ever. That loses an answer now and then where its machine is too busy, several times
-    /// in a row where it is very busy; so there something else has to say that the peer is gone.
+    /// How often the device sends again, 67 ms apart, before a silent peer ends the channel; at most 7, which is
+    /// for ever on Soft-RoCE. A very busy machine with Soft-RoCE loses several answers in a row; with 7 something
+    /// else has to find out there that the peer is gone.
     pub retries: u8,
     /// How long [`Channel::serve`] polls before it sleeps, at most.
     pub spin: Duration,
@@ -61,18 +62,19 @@ impl Default for ChannelConfig {
     }
 }
 
-/// One end of an ordered, reliable pipe for frames. `&self` everywhere: any thread may send, and another
-/// receive, but each kind of call is made by one at a time, others wait.
+/// One end of an ordered, reliable pipe for frames. Any thread may send while another receives; of several senders, or
+/// several receivers, one at a time goes on and the others wait.
 ///
-/// The first error ends it: the queue pair fails, so the peer can write nothing more, and every call says
-/// why. [`Channel::close`], and dropping it, also wait until the device has let go of everything.
+/// The first error ends the channel: the queue pair fails, so the peer can write nothing more, and every later call returns
+/// that error. [`Channel::close`], and dropping the channel, also wait until the device uses none of its memory.
 pub struct Channel {
-    // The order of these fields is that of their end: first what uses memory, then the memory.
+    // The fields are dropped in this order: first the queue pair, which uses memory, then the memory.
     pub(crate) queue: Box<dyn QueuePair>,
     pub(crate) sending: OnceLock<Mutex<Sending>>,
     pub(crate) receiving: Mutex<Receiving>,
+    /// The memory that the peer writes: the ring, and behind it the peer's credit words.
     landing: Arc<Region>,
-    /// The landing region's memory, with the peer's credit words.
+    /// The memory of `landing`.
     words: Arc<Allocation>,
     pub(crate) signals: Arc<Signals>,
     pub(crate) device: Arc<Device>,
@@ -81,19 +83,20 @@ pub struct Channel {
     pub(crate) counts: Counts,
     /// Frames sent and completed, with their direct writes.
     pub(crate) completed: AtomicU64,
+    /// How long `serve` polls before it sleeps; it adapts this.
     pub(crate) spin_ns: AtomicU32,
     has_ended: AtomicBool,
     end: OnceLock<ChannelError>,
 }
 
 impl Channel {
-    /// An end with its ring and its receives posted, which waits for its peer's address.
+    /// Creates an end: allocates its ring and posts its receives. [`Channel::connect`] then needs the peer's address.
     pub fn new(device: &Arc<Device>, config: ChannelConfig) -> Result<Self, VerbsError> {
         let ring = Ring::new(config.ring_bytes)?;
         let wanted = Depths {
             sends: config.sends.max(SENDS_LEAST) + 1,
             receives: config.receives.max(RECEIVES_LEAST),
-            // All that can be in flight at once also fits when all of it is flushed.
+            // Enough if everything that can be in flight completes at once, as when it is flushed.
             completions: config.sends.max(SENDS_LEAST) + 1 + config.receives.max(RECEIVES_LEAST),
             inline_bytes: config.inline_bytes,
         };
@@ -140,7 +143,7 @@ impl Channel {
         }
     }
 
-    /// Connects to the peer. Its frames may come from now on; ours may go when it has connected, too.
+    /// Connects to the peer. The peer's frames may arrive from now on. Send only when the peer has connected, too.
     pub fn connect(&self, peer: &ChannelAddress) -> Result<(), VerbsError> {
         let ring = peer.check(RECEIVES_LEAST)?;
         let mirror = Allocation::new(size(ring.bytes()) + size(HEADER_BYTES));
@@ -154,26 +157,26 @@ impl Channel {
         self.queue.connect(&peer.queue, self.config.retries)
     }
 
-    /// The largest frame that the peer's ring takes; 0 before there is a peer.
+    /// The most bytes of a frame, without its header, that the peer's ring takes; 0 before [`Channel::connect`].
     pub fn frame_bytes_max(&self) -> u64 {
         let sending = self.sending.get();
         sending.map_or(0, |sending| locked(sending).frame_bytes_max())
     }
 
-    /// Direct writes that one frame may have before it: what the send queue holds.
+    /// The most direct writes that one frame may have before it, since the send queue must hold them together.
     pub fn directs_max(&self) -> usize {
         let works = self.depths.sends - SENDS_RESERVED;
-        // The frame is one itself.
+        // The frame is a work itself.
         (works as usize).min(STAGED_MAX) - 1
     }
 
-    /// Frames sent whose works have ended, those of their direct writes with them: [`Channel::send`] number
-    /// `n` (the first is 1) needs its memory no more when this is `n` or more.
+    /// How many frames have completed, with their direct writes. The memory of the direct writes of frame `n` (the
+    /// first is 1) may be used again when this is `n` or more.
     pub fn completed(&self) -> u64 {
         self.completed.load(SeqCst)
     }
 
-    /// What was counted.
+    /// The channel's counters.
     pub fn counts(&self) -> ChannelCounts {
         self.counts.read()
     }
@@ -183,16 +186,16 @@ impl Channel {
         &self.device
     }
 
-    /// Why it ended, if it has.
+    /// Why the channel ended; `None` while it has not.
     pub fn ended(&self) -> Option<ChannelError> {
         self.end.get().cloned()
     }
 
-    /// Ends it; the first reason stays. From here on the peer writes nothing more.
+    /// Ends the channel: from here on the peer writes nothing. Returns why it ended: the first error, which stays.
     pub(crate) fn fail(&self, error: ChannelError) -> ChannelError {
         let error = self.end.get_or_init(|| error).clone();
         if !self.has_ended.swap(true, SeqCst) {
-            // What can fail here is a device that is gone.
+            // This fails only if the device is gone.
             let _ = self.queue.fail();
             self.signals.ring();
         }
@@ -215,13 +218,14 @@ impl Channel {
 
     pub(crate) fn sending(&self) -> Result<MutexGuard<'_, Sending>, ChannelError> {
         let sending = self.sending.get().ok_or(VerbsError::Address {
-            why: "there is none yet",
+            why: "this end is not connected yet",
         })?;
         Ok(locked(sending))
     }
 
-    /// Ends the channel and waits until the device has let go: no write of the peer comes any more, and no
-    /// memory is read. Not from within a receiver's callback.
+    /// Ends the channel and waits until the device is done: it takes no write of the peer and reads no memory any
+    /// more. Do not call this from a receiver's callback. If the device does not flush within two seconds, this returns
+    /// all the same, and [`ChannelCounts::not_drained`] counts it; then only dropping the channel ends all access.
     pub fn close(&self) {
         self.fail(ChannelError::Closed);
         let mut receiving = locked(&self.receiving);
@@ -247,7 +251,7 @@ impl fmt::Debug for Channel {
 }
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic of a receiver's callback leaves books that are still true.
+    // A panic of a receiver's callback leaves the state consistent.
     mutex
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -257,11 +261,11 @@ pub(crate) fn size(bytes: u64) -> usize {
     usize::try_from(bytes).expect("rings and frames fit into memory")
 }
 
-/// What was given, as far as the channel uses it: never more than was wanted (a device rounds up), so
-/// that all credits add up to no more than the completion queue holds.
+/// The depths that the channel uses: no more than the device gave, and no more than wanted (a device rounds up),
+/// so that the completion queue has room for everything that the credits allow.
 fn usable(given: Depths, wanted: Depths) -> Result<Depths, VerbsError> {
     let depths = Depths {
-        // One slot stays for the work that shows that the queue is drained.
+        // One slot is for the work whose completion shows that the send queue is drained.
         sends: given.sends.min(wanted.sends).saturating_sub(1),
         receives: given.receives.min(wanted.receives),
         completions: given.completions,

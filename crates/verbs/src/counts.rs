@@ -1,4 +1,4 @@
-//! What a channel counts, where it happens.
+//! The counters of a channel.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,13 +10,13 @@ macro_rules! counts {
             $(pub(crate) $name: Count,)*
         }
 
-        /// What a channel has counted since it was made.
+        /// A channel's counters since it was created.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct ChannelCounts {
             $($(#[doc = $doc])* pub $name: u64,)*
         }
 
-        /// The sums of several channels, also of what was the most at one time.
+        /// Adds the counters of another channel, also those of the most at one time.
         impl AddAssign for ChannelCounts {
             fn add_assign(&mut self, other: Self) {
                 $(self.$name += other.$name;)*
@@ -33,7 +33,7 @@ macro_rules! counts {
     };
 }
 
-/// One number that goes up.
+/// A counter that never decreases.
 #[derive(Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -66,26 +66,26 @@ counts! {
     works,
     /// Calls that posted them.
     doorbells,
-    /// Frames that had to wait for bytes of the ring.
+    /// Attempts to send that lacked bytes of the ring.
     stalls_ring,
-    /// For receives of the peer.
+    /// Attempts to send that lacked receives of the peer.
     stalls_receives,
-    /// For slots of the send queue.
+    /// Attempts to send that lacked slots of the send queue.
     stalls_sends,
     /// Stall notices sent.
     stall_notices,
     /// Credits returned without a notice.
     heads_returned,
-    /// Credits returned with one, to a peer that stalls.
+    /// Credits returned with a notice, to a peer that stalls.
     heads_noticed,
     /// The most works in flight at one time; never more than the send queue has slots.
     works_in_flight_most,
-    /// The most notices in flight at one time; never more than the peer has receives.
+    /// The most writes with immediate data in flight at one time; never more than the peer has receives.
     notices_in_flight_most,
-    /// Times it slept.
+    /// Times that [`crate::Channel::serve`] slept.
     sleeps,
     /// Works and receives that were flushed when it ended.
     flushed,
-    /// It ended, and the device did not say in time that all its works and receives had.
+    /// 1: when the channel ended, the device did not flush all works and receives in time.
     not_drained,
 }

@@ -1,13 +1,13 @@
-//! The eager ring's cursors: 64-bit counts of bytes that never go back, so no position is ambiguous.
+//! The cursors of the ring of frames: 64-bit counts of bytes that only grow, so no position is ambiguous.
 //!
 //! ```text
 //! delayed head <= head <= tail <= delayed head + ring
 //! (sender's view)  (receiver)  (sender)
 //! ```
-//! Frames lie contiguous and aligned: one that would cross the ring's end starts at its beginning, and
-//! the bytes left out count as part of it. A frame is at most a quarter of the ring. With the
-//! largest watermark, a half, at most a half (not returned), a quarter (left out at the end) and a
-//! quarter (the frame) have to fit, so a ring that is read empty takes any frame whatever the watermark.
+//! Frames are contiguous and aligned. A frame that would cross the ring's end starts at the ring's beginning, and
+//! the skipped bytes count as part of it. A frame is at most a quarter of the ring. So a ring that was read empty takes any
+//! frame, whatever the watermark: at most a half of it is read and not returned, less than a quarter is skipped, and the
+//! frame is at most a quarter.
 
 use thiserror::Error;
 
@@ -25,16 +25,16 @@ pub struct Ring {
     frame_bytes_max: u64,
 }
 
-/// Why a size is none that a ring can have.
+/// A size that no ring can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a ring cannot have {bytes} bytes; its size must be a multiple of 256 bytes, above 0 and at most {RING_BYTES_MAX}")]
 pub struct RingError {
-    /// What was asked for.
+    /// The size.
     pub bytes: u64,
 }
 
 impl Ring {
-    /// A ring of so many bytes.
+    /// Creates a ring of so many bytes.
     pub fn new(bytes: u64) -> Result<Self, RingError> {
         if bytes == 0 || bytes % (FRAME_ALIGN * FRAME_PART) != 0 || bytes > RING_BYTES_MAX {
             return Err(RingError { bytes });
@@ -46,7 +46,7 @@ impl Ring {
         })
     }
 
-    /// The thesis's ring, whose frames may be as large as itself: to show in tests what hangs there.
+    /// The ring of the thesis, whose frames may be as large as the ring. Tests show that it can hang.
     #[cfg(test)]
     fn of_the_thesis(bytes: u64) -> Self {
         Self {
@@ -60,18 +60,18 @@ impl Ring {
         self.bytes
     }
 
-    /// The largest frame.
+    /// The size of the largest frame.
     pub fn frame_bytes_max(self) -> u64 {
         self.frame_bytes_max
     }
 
-    /// Where in the ring's memory the byte of a cursor lies.
+    /// The offset in the ring's memory of the byte at a cursor.
     pub fn offset(self, cursor: u64) -> u64 {
         cursor % self.bytes
     }
 
-    /// Where a frame starts that follows `after`, and where the next one may start.
-    /// `None` if the frame is empty or too large, or cursors come to their end (after exabytes).
+    /// The cursor at which a frame starts whose predecessor ended at `after`, and the cursor at which it ends itself.
+    /// `None`: the frame is empty or too large, or a cursor overflows (after exabytes).
     fn span(self, after: u64, frame_bytes: u64) -> Option<(u64, u64)> {
         if frame_bytes == 0 || frame_bytes > self.frame_bytes_max {
             return None;
@@ -87,7 +87,7 @@ impl Ring {
     }
 }
 
-/// The part of the ring that is read before the head is returned without being asked for.
+/// The part of the ring that the receiver reads before it returns the head unasked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Watermark {
     /// After each frame.
@@ -112,21 +112,21 @@ impl Watermark {
     }
 }
 
-/// A frame's place.
+/// The position of a frame in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// The cursor at which it starts; travels with the frame.
+    /// The cursor at which it starts. The frame's header repeats it.
     pub cursor: u64,
-    /// Where it starts in the ring's memory.
+    /// The offset at which it starts in the ring's memory.
     pub offset: u64,
 }
 
-/// What came of asking for room.
+/// The result of [`Sender::reserve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reserved {
-    /// There is room here.
+    /// The frame's slot, which is now reserved.
     At(Slot),
-    /// There is none before the head moves. The receiver is to be told, once ([`Sender::stalled`]).
+    /// There is no room before the head moves. Tell the receiver so if [`Sender::stalled`] says true.
     Full,
 }
 
@@ -134,43 +134,43 @@ pub enum Reserved {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a frame of {bytes} bytes does not fit into a ring whose frames have 1 to {max} bytes; request a grant")]
 pub struct FrameSizeError {
-    /// The frame.
+    /// The frame's size.
     pub bytes: u64,
-    /// The largest that could.
+    /// The size of the largest frame.
     pub max: u64,
 }
 
-/// What a peer says about its cursors and cannot be.
+/// A cursor of the peer that violates the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CursorViolation {
-    /// A head beyond what was sent.
+    /// A head beyond the last byte sent.
     #[error("the peer returned head {head}, but only {tail} bytes were sent")]
     Head {
-        /// What it said.
+        /// The peer's head.
         head: u64,
-        /// Our tail.
+        /// This side's tail.
         tail: u64,
     },
-    /// A frame that is not where the next one has to be.
+    /// A frame that does not start where the next one has to.
     #[error(
         "the peer sent a frame of {bytes} bytes at {cursor}; after {after}, no frame can start there"
     )]
     Frame {
-        /// Where it says that the frame starts.
+        /// The start that the peer claims.
         cursor: u64,
         /// The frame's size.
         bytes: u64,
-        /// Where the last one ended.
+        /// The end of the frame before.
         after: u64,
     },
-    /// A frame over bytes that were not returned.
+    /// A frame over bytes that this side has not returned yet.
     #[error(
         "the peer sent a frame up to {end}, over bytes from {head} on that it knows to be in use"
     )]
     Overrun {
-        /// Where it ends.
+        /// The frame's end.
         end: u64,
-        /// The head that was returned.
+        /// The head that this side returned last.
         head: u64,
     },
 }
@@ -180,12 +180,14 @@ pub enum CursorViolation {
 pub struct Sender {
     ring: Ring,
     tail: u64,
+    /// The head as the receiver returned it last.
     delayed_head: u64,
+    /// Whether [`Sender::stalled`] has returned true since the last frame or newer head.
     stalled: bool,
 }
 
 impl Sender {
-    /// The end of an empty ring.
+    /// Creates the end of an empty ring.
     pub fn new(ring: Ring) -> Self {
         Self {
             ring,
@@ -200,13 +202,13 @@ impl Sender {
         self.ring
     }
 
-    /// Everything sent so far.
+    /// The cursor behind the last frame reserved.
     pub fn tail(&self) -> u64 {
         self.tail
     }
 
-    /// Takes room for a frame: the thesis's *Exceed* check, which with these cursors is one comparison
-    /// whether the free bytes lie in one piece or around the end.
+    /// Reserves room for a frame. This is the *Exceed* check of the thesis; with these cursors it is one comparison,
+    /// whether or not the free bytes wrap around the ring's end.
     pub fn reserve(&mut self, frame_bytes: u64) -> Result<Reserved, FrameSizeError> {
         let max = self.ring.frame_bytes_max;
         let error = FrameSizeError {
@@ -225,12 +227,12 @@ impl Sender {
         }))
     }
 
-    /// Whether the receiver is to be told that a frame does not fit: once for each time.
+    /// Whether to tell the receiver that a frame does not fit: true once, and again after the next frame or newer head.
     pub fn stalled(&mut self) -> bool {
         !std::mem::replace(&mut self.stalled, true)
     }
 
-    /// The receiver returned its head. An older one than the last changes nothing.
+    /// Call when the receiver returned its head. A head older than the last changes nothing.
     pub fn head_returned(&mut self, head: u64) -> Result<(), CursorViolation> {
         if head > self.tail {
             return Err(CursorViolation::Head {
@@ -240,7 +242,7 @@ impl Sender {
         }
         if head > self.delayed_head {
             self.delayed_head = head;
-            // Still too little for the frame that waits: it says so again.
+            // If the frame still does not fit, the receiver has to be told again.
             self.stalled = false;
         }
         Ok(())
@@ -252,18 +254,21 @@ impl Sender {
     }
 }
 
-/// The receiving end: head, and what the sender knows of it.
+/// The receiving end: the head, and the head that the sender knows.
 #[derive(Clone, Debug)]
 pub struct Receiver {
     ring: Ring,
     watermark_bytes: u64,
+    /// The end of the last frame admitted.
     arrived: u64,
+    /// The end of the last frame read.
     head: u64,
+    /// The head that was returned last.
     returned: u64,
 }
 
 impl Receiver {
-    /// The end of an empty ring.
+    /// Creates the end of an empty ring.
     pub fn new(ring: Ring, watermark: Watermark) -> Self {
         let watermark_bytes = watermark.bytes(ring);
         Self {
@@ -275,8 +280,8 @@ impl Receiver {
         }
     }
 
-    /// Checks a frame that the sender says it puts (or has put) at `cursor`; frames of a ring travel in
-    /// their order, on its one lane.
+    /// Checks the frame that the sender wrote, by its own word, at `cursor`, and returns its slot. Frames arrive in the order in
+    /// which they were sent.
     pub fn admit(&mut self, cursor: u64, frame_bytes: u64) -> Result<Slot, CursorViolation> {
         let after = self.arrived;
         let violation = CursorViolation::Frame {
@@ -301,23 +306,23 @@ impl Receiver {
         })
     }
 
-    /// All that was admitted has been read.
+    /// Call when all admitted frames have been read: moves the head behind them.
     pub fn consume(&mut self) {
         self.head = self.arrived;
     }
 
-    /// The head, if enough was read since it was returned last; it counts as returned with this.
+    /// Returns the head if at least the watermark was read since it was returned last; it then counts as returned.
     pub fn head_at_watermark(&mut self) -> Option<u64> {
         let due = self.head - self.returned >= self.watermark_bytes.max(1);
         due.then(|| self.take_head())
     }
 
-    /// The head, if it moved at all: for a sender that stalls and for an idle link.
+    /// Returns the head if it moved at all, for a sender that stalls and for an idle link; it then counts as returned.
     pub fn head_if_moved(&mut self) -> Option<u64> {
         self.head_has_moved().then(|| self.take_head())
     }
 
-    /// Whether it moved since the sender heard of it.
+    /// Whether the head moved since it was returned last.
     pub fn head_has_moved(&self) -> bool {
         self.head != self.returned
     }

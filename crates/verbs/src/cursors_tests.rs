@@ -1,4 +1,4 @@
-//! The cursors against a ring that remembers, byte by byte, what is in use.
+//! Tests the cursors against a model that knows, for each byte of the ring, whether it is in use.
 use super::*;
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ fn at(reserved: Result<Reserved, FrameSizeError>) -> Slot {
     }
 }
 
-/// Both ends, the frames and heads on their way, and who uses which byte.
+/// Both ends, the frames and heads in flight, frames that were not read, and which bytes are in use.
 struct Model {
     ring: Ring,
     sender: Sender,
@@ -126,11 +126,11 @@ proptest! {
             }
             model.check();
         }
-        // Read empty, it takes the largest frame with any watermark, without being told of a stall.
+        // A ring that was read empty takes the largest frame with any watermark, without a stall notice.
         model.settle();
         model.check();
         prop_assert!(model.send(ring.frame_bytes_max()), "the ring hangs at its watermark");
-        // And after the head was returned because the link is idle, as much as a ring holds.
+        // When the receiver returns its head because the link is idle, the whole ring is free.
         model.settle();
         model.heads.extend(model.receiver.head_if_moved());
         model.return_head();
@@ -182,7 +182,7 @@ fn the_ring_can_be_exactly_full_and_its_end_is_used() {
 #[test]
 fn exceed_without_and_with_a_wrapped_region() {
     let ring = Ring::new(1024).unwrap();
-    // Case 1: what is in use lies in one piece, [256, 768): room up to the end, and then from the start.
+    // Case 1: the bytes in use are one piece, [256, 768): there is room up to the end, and then from the start.
     let mut sender = Sender {
         ring,
         tail: 768,
@@ -192,7 +192,7 @@ fn exceed_without_and_with_a_wrapped_region() {
     assert_eq!(at(sender.reserve(256)).offset, 768);
     assert_eq!(at(sender.reserve(256)).offset, 0);
     assert_eq!(sender.reserve(1), Ok(Reserved::Full));
-    // Case 2: it lies around the end, [896, 1280): what is free, [256, 896), ends at the head.
+    // Case 2: the bytes in use, [896, 1280), wrap around the end: the free ones, [256, 896), end at the head.
     let mut sender = Sender {
         ring,
         tail: 1280,
@@ -208,7 +208,7 @@ fn exceed_without_and_with_a_wrapped_region() {
     );
     assert_eq!(at(sender.reserve(128)).offset, 768);
     assert_eq!(sender.reserve(1), Ok(Reserved::Full));
-    // A frame that does not fit before the end counts what it leaves out.
+    // A frame that does not fit before the end also needs the bytes that it skips.
     let mut sender = Sender {
         ring,
         tail: 832,
@@ -244,9 +244,9 @@ fn frames_larger_than_a_quarter_and_empty_ones_are_refused() {
     }
 }
 
-/// Frames of 0.45 and 0.6 of a ring with a watermark of a half: the thesis's ring reads the first, returns
-/// no head, and the second waits for ever. Here such frames are refused; and even where they are not,
-/// the head that a stalled sender asks for lets the second one in.
+/// Frames of 0.45 and 0.6 of a ring with a watermark of a half: the receiver of the thesis reads the first and returns
+/// no head, and the second waits for ever. This ring refuses such frames; and even if it took them,
+/// the head that a stalled sender asks for would make room.
 #[test]
 fn two_frames_of_0_45_and_0_6_of_a_ring_do_not_hang() {
     let ring = Ring::of_the_thesis(6400);
@@ -262,8 +262,8 @@ fn two_frames_of_0_45_and_0_6_of_a_ring_do_not_hang() {
     assert!(!model.sender.stalled(), "once");
     model.heads.extend(model.receiver.head_if_moved());
     model.settle();
-    // From 2880 on 3520 bytes are left before the end, so the frame leaves them out: with the thesis's
-    // frames even an empty ring cannot take it there.
+    // From 2880 on there are 3520 bytes before the end, which the frame would skip: a ring with frames as large as in the
+    // thesis cannot take it there even when it is empty.
     assert!(!model.send(3840));
     assert!(model.send(3520), "but it takes what fits");
 

@@ -1,4 +1,4 @@
-//! A device that is open, and what it says.
+//! An open device, which passes its events on to the channels that they concern.
 
 use crate::fabric::{Concerns, Fabric};
 use crate::status::DeviceEvent;
@@ -24,7 +24,7 @@ impl Device {
         self.fabric.name()
     }
 
-    /// The most bytes of a packet on its link; 0 if it says none that there is.
+    /// The MTU of its link in bytes; 0 if the device reports an invalid one.
     pub fn mtu_bytes(&self) -> u32 {
         match self.fabric.mtu() {
             mtu @ 1..=5 => 128 << mtu,
@@ -36,7 +36,7 @@ impl Device {
         &*self.fabric
     }
 
-    /// A channel that wants to hear of events.
+    /// Registers a channel for events of the device and of its queue pair.
     pub(crate) fn join(&self, queue_pair: u32) -> Result<Arc<Signals>, rustix::io::Errno> {
         let signals = Arc::new(Signals {
             queue_pair,
@@ -49,14 +49,14 @@ impl Device {
         Ok(signals)
     }
 
-    /// Reads what the device says and tells the channels that it concerns.
+    /// Reads all events of the device, and passes each on to the channels that it concerns.
     pub(crate) fn look(&self) {
         while let Some((concerns, event)) = self.fabric.event() {
             let channels = self.channels.lock().expect("nobody panics with it");
             for channel in channels.iter().filter_map(Weak::upgrade) {
                 if concerns == Concerns::All || concerns == Concerns::QueuePair(channel.queue_pair)
                 {
-                    // The first is enough to end it.
+                    // The first event ends the channel; later ones do not matter.
                     let _ = channel.event.set(event);
                     channel.ring();
                 }
@@ -71,7 +71,7 @@ impl fmt::Debug for Device {
     }
 }
 
-/// How a channel's waiting thread is told something.
+/// What wakes a channel's waiting thread, and the first event that concerns the channel.
 pub(crate) struct Signals {
     queue_pair: u32,
     event: OnceLock<DeviceEvent>,
@@ -88,12 +88,12 @@ impl Signals {
     }
 
     pub(crate) fn ring(&self) {
-        // It can fail only when it is about to overflow: then it was rung.
+        // The write fails only if the counter is about to overflow: then the bell has been rung.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
     pub(crate) fn clear_bell(&self) {
-        // Nothing to read is fine.
+        // The read fails if the bell was not rung, which is fine.
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
     }
 }

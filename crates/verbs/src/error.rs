@@ -1,13 +1,13 @@
-//! What can go wrong, before a channel stands and on it.
+//! Errors of devices and memory, and the reasons for which a channel ends.
 
 use crate::cursors::{CursorViolation, FrameSizeError, RingError};
 use crate::status::{DeviceEvent, Status};
 use thiserror::Error;
 
-/// A device, registration or channel cannot be had.
+/// Why a device, a registration or a channel could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum VerbsError {
-    /// The library is not there.
+    /// The library could not be loaded.
     #[error("loading {library} failed ({reason}); install rdma-core's libibverbs1 and ibverbs-providers")]
     LibraryMissing {
         /// Its name.
@@ -26,9 +26,9 @@ pub enum VerbsError {
     /// A call failed.
     #[error("{call}: {}", std::io::Error::from_raw_os_error(*errno))]
     Call {
-        /// Verbs' name of it.
+        /// The call's name.
         call: &'static str,
-        /// The error's number.
+        /// The error number.
         errno: i32,
     },
     /// The device has no address that RoCE v2 can use.
@@ -43,65 +43,66 @@ pub enum VerbsError {
         /// Its name.
         device: String,
     },
-    /// A ring of this size cannot be.
+    /// The ring's size is invalid.
     #[error(transparent)]
     Ring(#[from] RingError),
     /// The device gives fewer queue slots than a channel needs.
     #[error("the device provides {given} {what}, but a channel needs at least {least}")]
     Depth {
-        /// Which.
+        /// Which slots: `send slots`, `receives` or `completions`.
         what: &'static str,
-        /// How many it gives.
+        /// How many the device gives.
         given: u32,
-        /// How many it takes.
+        /// How many a channel needs.
         least: u32,
     },
-    /// An address that no channel has, or that does not fit this end.
+    /// A peer's address that is invalid, or an end that is connected already or not yet.
     #[error("the peer's channel address is invalid: {why}")]
     Address {
-        /// What is wrong.
+        /// The reason.
         why: &'static str,
     },
 }
 
-/// What a peer did that none does that keeps the protocol.
+/// How a peer violated the protocol of channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ChannelViolation {
     /// A frame or head at a wrong cursor.
     #[error(transparent)]
     Cursor(#[from] CursorViolation),
-    /// Immediate data without a meaning.
+    /// Immediate data that are no notice.
     #[error("the immediate data {0:#010x} are invalid")]
     Immediate(u32),
     /// The slot in the immediate data is not the frame's.
     #[error("the immediate data name slot {slot}, but the next frame is at {expected}")]
     Slot {
-        /// What it names.
+        /// The offset in the ring that the immediate data name.
         slot: u64,
-        /// Where the frame has to be.
+        /// The offset of the next frame.
         expected: u64,
     },
-    /// A frame's header is not that of the frame that was written.
+    /// A frame's header does not match the frame that was written.
     #[error("a frame of {wrote} bytes has the length {claimed} and the number {number} in its header; the expected number is {expected}")]
     Header {
-        /// Bytes that were written, the header's included.
+        /// How many bytes the peer wrote, with the header.
         wrote: u32,
-        /// Bytes that the header says, its own included.
+        /// How many bytes the header claims, with the header.
         claimed: u64,
-        /// The number in the header.
+        /// The frame's number in the header.
         number: u32,
-        /// The next frame's.
+        /// The number that the next frame must have.
         expected: u32,
     },
-    /// More receives than it can have posted.
+    /// The peer's count of posted receives is higher than it can be.
     #[error("the peer claims {claimed} posted receives, but can have at most {most}")]
     Receives {
-        /// What it says.
+        /// The peer's count.
         claimed: u64,
-        /// What can be.
+        /// The highest possible count.
         most: u64,
     },
-    /// A stall said while the last one is not answered, or a head that nobody asked for.
+    /// A stall notice before this side answered the last one, or a head notice without a stall of this side. The text is the
+    /// notice's name.
     #[error("an unexpected {0} notice")]
     Turn(&'static str),
 }
@@ -112,9 +113,9 @@ pub enum ChannelError {
     /// A work request failed.
     #[error("{what} ended with {status} (vendor's code {vendor:#x})")]
     Completion {
-        /// What was being done.
+        /// Which request: `a receive` or `a write`.
         what: &'static str,
-        /// How it ended.
+        /// How the request ended.
         status: Status,
         /// The provider's own code.
         vendor: u32,
@@ -122,7 +123,7 @@ pub enum ChannelError {
     /// The peer broke the protocol.
     #[error("the peer violates the protocol: {0}")]
     Violation(#[from] ChannelViolation),
-    /// The device said so.
+    /// The device reported an event that ends channels.
     #[error("{0}")]
     Event(DeviceEvent),
     /// A call failed.
@@ -131,7 +132,7 @@ pub enum ChannelError {
     /// It was closed on this side.
     #[error("the channel is closed")]
     Closed,
-    /// Whoever took the frames refused one.
+    /// The receiver's callback refused a frame, for this reason.
     #[error("{0}")]
     Refused(String),
     /// A frame that the ring can never take. The channel goes on.
@@ -140,13 +141,13 @@ pub enum ChannelError {
     /// A direct write outside of its region, or longer than one may be. The channel goes on.
     #[error("a direct write of {bytes} bytes at {offset} is not possible in a region of {region} bytes; a write has 1 to {max} bytes and lies inside the region")]
     Direct {
-        /// Where in the region.
+        /// Where the write starts in the region.
         offset: u64,
-        /// How many.
+        /// The write's bytes.
         bytes: u64,
         /// The region's bytes.
         region: u64,
-        /// The longest.
+        /// The most bytes of a write.
         max: u64,
     },
 }

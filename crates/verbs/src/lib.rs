@@ -1,17 +1,17 @@
-//! RDMA: ordered, reliable channels of frames over queue pairs, and writes straight into a peer's memory
-//! before them. Knows neither links nor topics nor GPUs.
+//! RDMA: ordered, reliable channels of frames over queue pairs, and *direct writes* into a peer's memory, which arrive
+//! before the frame that follows them. Knows neither links nor topics nor GPUs.
 //!
-//! Each end of a [`Channel`] has a ring that the peer writes with RDMA WRITE_WITH_IMM; the immediate data name
-//! the frame's slot, so nothing is zeroed and nothing polls memory. The head returns by a one-sided write,
-//! with a notice only to a peer that says that it stalls. So three credits bound what is in flight, and none
+//! Each end of a [`Channel`] has a ring that the peer writes with RDMA WRITE_WITH_IMM. The immediate data name
+//! the frame's slot, so nobody zeroes or polls the ring. The receiver returns its head by a one-sided write; it adds
+//! a notice only if the peer announced that it stalls. Three credits bound what is in flight, and none
 //! can be exceeded: bytes of the ring, receives that the peer has posted, slots of the send queue.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use rgaps_verbs::{in_process::{Faults, Network}, *};
+//! use rgaps_verbs::{in_process::{Faults, SoftwareNetwork}, *;
 //! use std::io::IoSlice;
 //! // Or: Verbs::load()?.devices()..
-//! let network = Network::new(Faults::default());
+//! let network = SoftwareNetwork::new(Faults::default());
 //! let (one, other) = (network.device("one")?, network.device("other")?);
 //! let a = Channel::new(&one, ChannelConfig::default())?;
 //! let b = Channel::new(&other, ChannelConfig::default())?;
@@ -23,8 +23,8 @@
 //! // The bytes are in b's memory before the frame arrives.
 //! let from = Allocation::new(4096);
 //! from.write(0, b"payload");
-//! let place = Allocation::new(4096);
-//! let region = Region::new(&other, place.clone(), Access::RemoteWrite)?;
+//! let target = Allocation::new(4096);
+//! let region = Region::new(&other, target.clone(), Access::RemoteWrite)?;
 //! let direct = Direct {
 //!     region: Region::new(&one, from, Access::LocalRead)?,
 //!     offset: 0,
@@ -42,21 +42,21 @@
 //! let progress = b.progress(&mut each)?;
 //! assert_eq!((progress.frames, &frames[0][..]), (1, &b"it is there"[..]));
 //! let mut landed = [0; 7];
-//! place.read(0, &mut landed);
+//! target.read(0, &mut landed);
 //! assert_eq!(&landed, b"payload");
 //!
-//! // What frame 1 needed is free when its works have completed.
+//! // The memory of frame 1 may be used again when its works have completed.
 //! a.progress(&mut |_| Ok(()))?;
 //! assert!(a.completed() >= 1);
 //! # Ok(()) }
 //! ```
-//! Who receives calls [`Channel::serve`] over and over, which polls and then sleeps; or waits for
-//! [`Channel::fds`] itself, between [`Channel::arm`], a [`Channel::progress`] that brings nothing, and
+//! A receiver calls [`Channel::serve`] in a loop, which polls and then sleeps. Or it waits for [`Channel::fds`] itself:
+//! it calls [`Channel::arm`], then [`Channel::progress`], and if that brought nothing, it waits and calls
 //! [`Channel::woken`]. Another thread may send at the same time.
 //!
-//! An end is final. The queue pair fails at the first error, so the peer writes nothing any more; when
-//! [`Channel::close`] has come back, nothing is in flight, and regions may be used for something else. The
-//! order of the end is kept by the types: a channel holds its regions and those of its direct writes, a region
+//! A channel that ended stays ended. The queue pair fails at the first error, so the peer writes nothing any more. When
+//! [`Channel::close`] has returned, nothing is in flight, and regions may be used for something else. The
+//! types keep the order of destruction: a channel holds its regions and those of its direct writes, a region
 //! its memory and its device.
 #![warn(clippy::too_many_lines)]
 #![allow(clippy::result_large_err)]

@@ -1,4 +1,4 @@
-//! `libibverbs.so.1`, loaded when it is asked for.
+//! Loads `libibverbs.so.1` at run time and resolves its functions.
 #![allow(non_snake_case)]
 
 use crate::abi::*;
@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void, CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::NonNull;
 
-/// A library that stays loaded until the process ends: providers register handlers.
+/// A library that stays loaded until the process ends, since the providers that it loads register handlers.
 struct Handle(NonNull<c_void>);
 
 impl Handle {
@@ -102,7 +102,7 @@ table! {
     }
 }
 
-/// Loads the library at `path`; a name without a slash is searched for as the system does.
+/// Loads the library at `path`; the system's loader searches for a name without a slash.
 pub(crate) fn load(path: &OsStr) -> Result<Table, VerbsError> {
     let library = path.to_string_lossy().into_owned();
     let handle = Handle::open(path).map_err(|reason| VerbsError::LibraryMissing {

@@ -1,37 +1,38 @@
-//! Where devices are in a machine, and how far from each other, as the kernel shows it in sysfs.
+//! Where devices are in a machine, and how far from each other, read from sysfs.
 
 use crate::ports::{names, word};
 use std::fmt;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// Where the kernel shows it.
+/// Where sysfs is mounted.
 const SYSFS: &str = "/sys";
-/// NVIDIA's number, and the first half of the class of what can be a GPU.
+/// NVIDIA's vendor number.
 const NVIDIA: &str = "0x10de";
+/// The beginning of the PCI classes of GPUs (display controllers).
 const DISPLAY_CLASS: &str = "0x03";
 
-/// Where a device is.
+/// Where a device is in the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Location {
-    /// Its way on the PCI bus, from the root down.
+    /// Its canonical path in sysfs, which names the PCI bridges above it, from the root down.
     pub pci_path: Option<PathBuf>,
-    /// The NUMA node that it is near, if the machine says.
+    /// The NUMA node that it is near, if the kernel knows it.
     pub numa_node: Option<u32>,
 }
 
-/// How far two devices are from each other: the nearest first.
+/// How far two devices are from each other. The variants are ordered, the nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Distance {
-    /// Below the same PCI bridge, so many steps of the bus apart: what they say to each other need not pass the processor.
+    /// Below the same PCI bridge, so many steps of the bus apart: their transfers need not pass the processor.
     Bridge(u32),
     /// Below the same host bridge of a processor.
     HostBridge,
     /// Near the same NUMA node.
     Node,
-    /// Near different ones.
+    /// Near different NUMA nodes.
     Far,
-    /// The machine does not say.
+    /// The kernel does not know.
     Unknown,
 }
 
@@ -48,17 +49,17 @@ impl fmt::Display for Distance {
 }
 
 impl Location {
-    /// Where the device with this address on the PCI bus is, as `0000:3b:00.0`.
+    /// The location of the device with this PCI address, as `0000:3b:00.0`.
     pub fn of_pci(address: &str) -> Self {
         Self::read(Path::new(SYSFS), address)
     }
 
-    /// Where all NVIDIA GPUs are that the kernel shows, without their driver.
+    /// The locations of all NVIDIA GPUs that the kernel shows. Their driver need not be loaded.
     pub fn gpus() -> Vec<Self> {
         gpus(Path::new(SYSFS))
     }
 
-    /// How far another device is.
+    /// How far another device is from this one.
     pub fn distance(&self, other: &Self) -> Distance {
         let common = self.pci_path.as_ref().zip(other.pci_path.as_ref());
         if let Some(distance) = common.and_then(|(one, two)| on_bus(one, two)) {
@@ -97,7 +98,7 @@ fn gpus(sysfs: &Path) -> Vec<Location> {
         .collect()
 }
 
-/// From the host bridge (`pci0000:17`) on down: bridges, and the device.
+/// The part of a sysfs path from the host bridge (`pci0000:17`) down to the device.
 fn bus_path(path: &Path) -> Vec<Component<'_>> {
     let is_host_bridge = |part: &Component<'_>| {
         let name = part.as_os_str().to_string_lossy();
@@ -125,7 +126,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// Two processors. At the first a switch with a GPU and a card, and a card at another port; at the second a GPU.
+    /// Two processors. At the first a switch with a GPU and a card, a card at another port, and a card at another host
+    /// bridge; at the second a card and a GPU.
     const DEVICES: [(&str, &str, &str, &str); 6] = [
         (
             "gpu0",

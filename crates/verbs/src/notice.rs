@@ -1,17 +1,17 @@
-//! What the 32 bits of immediate data say.
+//! Notices: what the 32 bits of immediate data mean.
 
 use crate::cursors::FRAME_ALIGN;
 
-/// A notification. It names a place and relies on no order beyond its queue pair's.
+/// A notice, which a write brings in its immediate data. Notices rely on the queue pair's order, and on no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// A frame lies at this offset of the ring.
     Frame { offset: u64 },
-    /// The bytes of a direct write are where they belong; what they are both ends know by this mark.
+    /// The bytes of a direct write have arrived. Users of both ends know by the mark which bytes.
     Written { mark: u32 },
-    /// The sender lacks credit and wants a head with a notice. Its own credit words came with this.
+    /// The sender lacks credit and asks for credits with a head notice. The write brings the sender's own credit words.
     Stall,
-    /// The head that a stalled sender asked for came with this.
+    /// The answer to a stall. The write brings the receiver's credit words.
     Head,
 }
 

@@ -1,10 +1,10 @@
-//! RDMA devices as the kernel shows them in sysfs: what a port is reached by, and near what it is.
+//! The ports of RDMA devices, their addresses and their locations, read from sysfs.
 
 use crate::location::Location;
 use std::fs;
 use std::path::Path;
 
-/// Where devices are shown.
+/// The folder with a folder for each RDMA device.
 pub(crate) const SYSFS: &str = "/sys/class/infiniband";
 
 /// A port of a device.
@@ -14,20 +14,20 @@ pub struct Port {
     pub device: String,
     /// The port's number, from 1 on.
     pub number: u8,
-    /// It has a link.
+    /// Whether it has a link.
     pub is_up: bool,
-    /// What the kernel calls its state.
+    /// The kernel's name of its state, as `ACTIVE`.
     pub state: String,
     /// Its RoCE v2 address over IPv4, if it has one.
     pub address: Option<PortAddress>,
-    /// Where its device is.
+    /// The location of its device.
     pub location: Location,
 }
 
 /// A RoCE v2 address over IPv4.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortAddress {
-    /// Its place in the port's table.
+    /// Its index in the port's table of GIDs.
     pub index: u8,
     /// The GID.
     pub gid: [u8; 16],
@@ -56,7 +56,7 @@ pub(crate) fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// `0000:0000:0000:0000:0000:ffff:0a09:0001`.
+/// Parses a GID, as `0000:0000:0000:0000:0000:ffff:0a09:0001`.
 fn gid(text: &str) -> Option<[u8; 16]> {
     let mut gid = [0; 16];
     let mut words = text.split(':');
@@ -96,7 +96,7 @@ pub(crate) fn read(root: &Path) -> Vec<Port> {
     let mut found = Vec::new();
     for device in names(root) {
         let folder = root.join(&device);
-        // -1 where there is one node only, or none is known; emulated devices have no bus.
+        // `numa_node` is -1 if there is one node only, or none is known. Emulated devices are on no bus.
         let location = Location {
             numa_node: word(&folder.join("device/numa_node")).and_then(|node| node.parse().ok()),
             pci_path: fs::canonicalize(folder.join("device")).ok(),
@@ -111,7 +111,7 @@ pub(crate) fn read(root: &Path) -> Vec<Port> {
                 device: device.clone(),
                 number,
                 is_up: state.ends_with("ACTIVE"),
-                // The number before it says the same.
+                // Without the number before the name.
                 state: state.split(' ').next_back().unwrap_or_default().to_owned(),
                 address: address(&port),
                 location: location.clone(),

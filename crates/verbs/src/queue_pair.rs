@@ -1,4 +1,4 @@
-//! A queue pair of libibverbs', its completion queue and channel.
+//! A queue pair of libibverbs with its completion queue and completion channel.
 
 use crate::abi::*;
 use crate::error::VerbsError;
@@ -13,20 +13,21 @@ use std::ptr::{null_mut, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-/// Works and receives that one call posts; the rest goes with further ones.
+/// The most works or receives that one call of verbs posts; more take several calls.
 const POSTED_AT_ONCE: usize = 64;
-/// Completions taken at once.
+/// The most completions that one call takes.
 const POLLED_AT_ONCE: usize = 32;
 
-/// 4.096 us times 2 to this, 67 ms, for an answer of the peer's device.
+/// How long the device waits for an answer of the peer's device: 4.096 us times 2 to the power of this, which is 67 ms.
 const TIMEOUT: u8 = 14;
-/// The field has 3 bits.
+/// The field `retry_cnt` has 3 bits.
 const RETRIES_MAX: u8 = 7;
-/// Credits make it impossible that a receive lacks; a peer may be late by a moment all the same.
+/// How often the device tries again when the peer's device has no receive ready. Credits guarantee that one is posted;
+/// the peer's device may see it a moment later.
 const RETRIES_NOT_READY: u8 = 6;
-/// 0.64 ms.
+/// How long the device waits before such a retry: the code of 0.64 ms.
 const NOT_READY_TIMER: u8 = 12;
-/// Packets of RoCE v2 go through so many routers.
+/// The most routers that a packet of RoCE v2 passes.
 const HOP_LIMIT: u8 = 64;
 
 pub(crate) struct LibraryPair {
@@ -39,21 +40,21 @@ pub(crate) struct LibraryPair {
     req_notify_cq: unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int,
     depths: Depths,
     first_packet: u32,
-    /// Events that may come: each is for one call that armed the queue, and several such calls may share one.
+    /// Calls of `arm` since the last `woken`. Each causes at most one event; several calls may share one.
     events_due: AtomicU32,
     sends: Mutex<Box<Sends>>,
     receives: Mutex<Box<[ibv_recv_wr; POSTED_AT_ONCE]>>,
     opened: Arc<Opened>,
 }
 
-/// Work requests, linked once, of which only what differs is written each time.
+/// Work requests, which `new` links once. Each post writes only the fields that differ.
 struct Sends {
     requests: [ibv_send_wr; POSTED_AT_ONCE],
     pieces: [ibv_sge; POSTED_AT_ONCE],
 }
 
-// SAFETY: verbs' functions may be called from any thread. The pointers are only passed to them; those between work
-// requests point into the same box.
+// SAFETY: verbs' functions may be called from any thread, and the pointers to verbs' objects are only passed to them. Pointers
+// between work requests point into the same box.
 unsafe impl Send for LibraryPair {}
 // SAFETY: verbs' functions may be called from several threads at a time. The boxes of work requests are behind mutexes.
 unsafe impl Sync for LibraryPair {}
@@ -75,7 +76,7 @@ impl LibraryPair {
             let queue = NonNull::new(queue).ok_or_else(|| failed("ibv_create_cq"))?;
             let undo_queue = Undo(|| (table.ibv_destroy_cq)(queue.as_ptr()));
             let (pair, cap) = create(opened, queue, wanted)?;
-            // For events of the completion queue.
+            // `Opened::event_of` reads it for an event of the completion queue.
             (*queue.as_ptr()).cq_context = pair.as_ref().qp_num as usize as *mut c_void;
             std::mem::forget((undo_channel, undo_queue));
             let ops = opened.context.as_ref().ops;
@@ -93,14 +94,14 @@ impl LibraryPair {
                     completions: u32::try_from(queue.as_ref().cqe).unwrap_or(0),
                     inline_bytes: cap.max_inline_data,
                 },
-                // Any will do, but a packet of an earlier connection should not fit.
+                // Random, so that the peer's device takes no packet of an earlier connection for one of this.
                 first_packet: RandomState::new().build_hasher().finish() as u32 & 0xff_ffff,
                 events_due: AtomicU32::new(0),
                 sends: Mutex::new(Sends::new()),
                 receives: Mutex::new(receives()),
                 opened: Arc::clone(opened),
             };
-            // Dropping it undoes all from here on.
+            // From here on, dropping `made` destroys all three.
             made.initialise()?;
             Ok(made)
         }
@@ -114,11 +115,11 @@ impl LibraryPair {
     }
 
     fn initialise(&self) -> Result<(), VerbsError> {
-        // SAFETY: all fields of `ibv_qp_attr` are integers, for which zeros are values.
         let attributes = ibv_qp_attr {
             qp_state: IBV_QPS_INIT,
             port_num: self.opened.port,
             qp_access_flags: IBV_ACCESS_REMOTE_WRITE,
+            // SAFETY: all fields of `ibv_qp_attr` are integers, for which zeros are values.
             ..unsafe { zeroed() }
         };
         let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
@@ -126,7 +127,7 @@ impl LibraryPair {
     }
 }
 
-/// Runs when it is dropped: what was made before a step that failed goes again.
+/// A drop guard: destroys an object when a later step fails.
 struct Undo<F: Fn() -> c_int>(F);
 
 impl<F: Fn() -> c_int> Drop for Undo<F> {
@@ -135,8 +136,10 @@ impl<F: Fn() -> c_int> Drop for Undo<F> {
     }
 }
 
+/// Creates a queue pair, with fewer inline bytes than wanted if the device refuses them.
+///
 /// # Safety
-/// The completion queue is of this context, and outlives the queue pair.
+/// The completion queue is of `opened`'s context, and outlives the queue pair.
 unsafe fn create(
     opened: &Opened,
     queue: NonNull<ibv_cq>,
@@ -144,7 +147,6 @@ unsafe fn create(
 ) -> Result<(NonNull<ibv_qp>, ibv_qp_cap), VerbsError> {
     let mut inline_bytes = wanted.inline_bytes;
     loop {
-        // SAFETY: all fields of `ibv_qp_init_attr` are integers, and pointers that may be null.
         let mut attributes = ibv_qp_init_attr {
             send_cq: queue.as_ptr(),
             recv_cq: queue.as_ptr(),
@@ -156,6 +158,7 @@ unsafe fn create(
                 max_inline_data: inline_bytes,
             },
             qp_type: IBV_QPT_RC,
+            // SAFETY: all fields of `ibv_qp_init_attr` are integers, and pointers that may be null.
             ..unsafe { zeroed() }
         };
         // SAFETY: `opened` keeps the domain, and our caller promises that the queue is of the same context and outlives the queue pair. The
@@ -164,7 +167,7 @@ unsafe fn create(
             unsafe { (opened.table().ibv_create_qp)(opened.domain.as_ptr(), &mut attributes) };
         match NonNull::new(pair) {
             Some(pair) => return Ok((pair, attributes.cap)),
-            // Devices differ in how many bytes they take inline, and do not say.
+            // Devices differ in how many bytes they take inline, and do not report the limit.
             None if inline_bytes > 0 => inline_bytes /= 2,
             None => return Err(failed("ibv_create_qp")),
         }
@@ -233,7 +236,7 @@ fn completion(wc: &ibv_wc) -> Completion {
     let status = Status::from_code(wc.status);
     match (status, wc.wr_id) {
         (Status::Success, RECEIVE) => Completion::Received {
-            // Other operations end up here only if the peer sends them; they say nothing.
+            // Only a misbehaving peer causes another operation here. No notice has this immediate data, so the channel ends.
             immediate: match wc.opcode {
                 IBV_WC_RECV_RDMA_WITH_IMM => u32::from_be(wc.imm_data),
                 _ => u32::MAX,
@@ -267,7 +270,6 @@ impl QueuePair for LibraryPair {
     fn connect(&self, peer: &QueueAddress, retries: u8) -> Result<(), VerbsError> {
         let word =
             |at: usize| u64::from_ne_bytes(peer.gid[at..at + 8].try_into().expect("8 bytes"));
-        // SAFETY: all fields of `ibv_qp_attr` are integers, for which zeros are values.
         let mut ready = ibv_qp_attr {
             qp_state: IBV_QPS_RTR,
             path_mtu: c_int::from(peer.mtu.min(self.opened.mtu)),
@@ -275,6 +277,7 @@ impl QueuePair for LibraryPair {
             rq_psn: peer.first_packet & 0xff_ffff,
             max_dest_rd_atomic: 1,
             min_rnr_timer: NOT_READY_TIMER,
+            // SAFETY: all fields of `ibv_qp_attr` are integers, for which zeros are values.
             ..unsafe { zeroed() }
         };
         ready.ah_attr.is_global = 1;
@@ -318,8 +321,8 @@ impl QueuePair for LibraryPair {
             let first = sends.requests.as_mut_ptr();
             let mut bad = null_mut();
             // SAFETY: the requests are linked within their box, which the mutex gives us alone, and end at the last of these;
-            // the queue pair is there until `drop`. The library reads inline bytes before it returns, and devices read
-            // others until the work is completed: so long our caller promises them.
+            // `new` made the queue pair, which lives until `drop` destroys it. The library reads inline bytes before it
+            // returns. Devices read other bytes until the work completes, and `post`'s caller keeps them until then.
             let code = unsafe {
                 let last = first.add(works.len() - 1);
                 let next = std::mem::replace(&mut (*last).next, null_mut());
@@ -342,7 +345,7 @@ impl QueuePair for LibraryPair {
             let first = receives.as_mut_ptr();
             let mut bad = null_mut();
             // SAFETY: the requests are linked within their box, which the mutex gives us alone, and end at the last of these;
-            // the queue pair is there until `drop`. Receives have no memory.
+            // `new` made the queue pair, which lives until `drop` destroys it. Receives have no memory.
             let code = unsafe {
                 let last = first.add(now as usize - 1);
                 let next = std::mem::replace(&mut (*last).next, null_mut());
@@ -360,8 +363,8 @@ impl QueuePair for LibraryPair {
         // SAFETY: all fields of `ibv_wc` are integers, for which zeros are values.
         let mut found = [unsafe { zeroed::<ibv_wc>() }; POLLED_AT_ONCE];
         let most = into.len().min(POLLED_AT_ONCE) as c_int;
-        // SAFETY: `new` made the queue, which lives until `drop` destroys it. `found` has room for `POLLED_AT_ONCE` completions, and `most` is
-        // no more.
+        // SAFETY: `new` made the queue, which lives until `drop` destroys it. `found` has room for `POLLED_AT_ONCE`
+        // completions, and `most` is no more.
         let count = unsafe { (self.poll_cq)(self.queue.as_ptr(), most, found.as_mut_ptr()) };
         let count = usize::try_from(count).map_err(|_| VerbsError::Call {
             call: "ibv_poll_cq",
@@ -391,8 +394,9 @@ impl QueuePair for LibraryPair {
         let (mut queue, mut context) = (null_mut(), null_mut());
         let due = self.events_due.load(SeqCst);
         let mut count = 0;
-        // SAFETY: `new` made the channel for this one queue; both live until `drop` destroys them. `new` made the descriptor non-blocking, so
-        // the call returns. Each event is acknowledged, or destroying the queue would wait for it.
+        // SAFETY: `new` made the channel for this one queue; both live until `drop` destroys them. `new` made the
+        // descriptor non-blocking, so the call returns. Each event is acknowledged, or destroying the queue would
+        // wait for it.
         unsafe {
             while count < due
                 && (table.ibv_get_cq_event)(self.channel.as_ptr(), &mut queue, &mut context) == 0
@@ -403,15 +407,15 @@ impl QueuePair for LibraryPair {
                 (table.ibv_ack_cq_events)(self.queue.as_ptr(), count);
             }
         }
-        // None is left now of those that were due.
+        // An event of these calls that fires later stays until the next `arm` and `woken`: one wake-up too many, and none lost.
         self.events_due.fetch_sub(due, SeqCst);
         Ok(())
     }
 
     fn fail(&self) -> Result<(), VerbsError> {
-        // SAFETY: all fields of `ibv_qp_attr` are integers, for which zeros are values.
         let attributes = ibv_qp_attr {
             qp_state: IBV_QPS_ERR,
+            // SAFETY: all fields of `ibv_qp_attr` are integers, for which zeros are values.
             ..unsafe { zeroed() }
         };
         self.modify(attributes, IBV_QP_STATE)

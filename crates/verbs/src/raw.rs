@@ -1,4 +1,5 @@
-//! A queue pair as it is, for tests and figures: to lie to a channel, and to do what channels do not do.
+//! A queue pair without a channel, for tests and figures. It can violate a channel's protocol, and write in ways that
+//! channels do not.
 
 use crate::address::ChannelAddress;
 use crate::device::Device;
@@ -9,9 +10,9 @@ use crate::region::Region;
 use crate::status::Status;
 use std::sync::Arc;
 
-/// A queue pair without books: whoever has it counts what is in flight.
+/// A queue pair that does not count works and receives: its user sees to it that the queues never overflow.
 pub struct RawPair {
-    // In flight: before the memory that it uses.
+    // First, so that it is dropped before the memory that its works use.
     queue: Box<dyn QueuePair>,
     regions: Vec<Arc<Region>>,
     receives: u32,
@@ -20,28 +21,28 @@ pub struct RawPair {
 /// A write.
 #[derive(Clone, Copy, Debug)]
 pub struct RawWrite {
-    /// From where in the local region.
+    /// Where the bytes start in the local region.
     pub offset: usize,
     /// How many bytes.
     pub bytes: u32,
-    /// To which address of the peer's.
+    /// Their target: an address of the peer.
     pub address: u64,
-    /// With which key of the peer's.
+    /// The peer's key for that address.
     pub key: u32,
-    /// What is notified, if anything is.
+    /// The immediate data, for a write that notifies the peer.
     pub immediate: Option<u32>,
-    /// Whether its completion is seen.
+    /// Whether it completes as [`RawCompletion::Sent`]; a failure is always reported.
     pub is_signalled: bool,
 }
 
-/// What has completed.
+/// How a write or a receive completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawCompletion {
     /// A signalled write.
     Sent,
-    /// A write of the peer's.
+    /// A write of the peer with immediate data.
     Received {
-        /// Its immediate.
+        /// The immediate data.
         immediate: u32,
         /// How many bytes it wrote.
         bytes: u32,
@@ -51,7 +52,7 @@ pub enum RawCompletion {
 }
 
 impl RawPair {
-    /// A queue pair with so many slots, and its receives posted.
+    /// Creates a queue pair with so many slots, and posts its receives.
     pub fn new(device: &Arc<Device>, sends: u32, receives: u32) -> Result<Self, VerbsError> {
         let queue = device.fabric().queue_pair(Depths {
             sends,
@@ -70,7 +71,7 @@ impl RawPair {
         })
     }
 
-    /// Its address, as that of a channel whose ring and credit words are this region.
+    /// The address of a channel with this queue pair, whose ring is this region but for its last 64 bytes, which begin with the credit words.
     pub fn address(&self, region: &Region) -> ChannelAddress {
         ChannelAddress {
             queue: self.queue.address(),
@@ -87,7 +88,7 @@ impl RawPair {
         self.queue.connect(&peer.queue, 6)
     }
 
-    /// Keeps a region as long as writes from it may be on their way. Gives its number.
+    /// Keeps a region for as long as this queue pair may read it. Returns its number.
     pub fn keep(&mut self, region: Arc<Region>) -> usize {
         self.regions.push(region);
         self.regions.len() - 1
@@ -103,7 +104,7 @@ impl RawPair {
         self.write_with(region, write, self.local_key(region))
     }
 
-    /// Writes with any local key, also from outside of the region: the device refuses what is not registered.
+    /// Writes with any local key, also from outside of the region: the device refuses memory that is not registered under the key.
     pub fn write_with(&self, region: usize, write: &RawWrite, key: u32) -> Result<(), VerbsError> {
         let region = &self.regions[region];
         let work = Work {
@@ -118,7 +119,7 @@ impl RawPair {
             inline: false,
         };
         // SAFETY: the work is not inline, and `self` keeps its regions until the queue pair is destroyed; the device reads
-        // nothing that is not registered under this key, and says so (`LocalProtection`).
+        // nothing that is not registered under this key: the work fails with `LocalProtection`.
         unsafe { self.queue.post(&[work]) }
     }
 
@@ -145,13 +146,13 @@ impl RawPair {
 }
 
 impl ChannelAddress {
-    /// Ring, its bytes, credit words, and the key of all.
+    /// The ring's address and bytes, the address of the credit words, and the key of both.
     pub fn parts(&self) -> (u64, u64, u64, u32) {
         (self.ring, self.ring_bytes, self.credits, self.key)
     }
 }
 
-/// Immediate data of a stall, and of a head.
+/// The immediate data of a stall notice and of a head notice.
 pub const NOTICES: [u32; 2] = [1 << 31, 1 << 30];
-/// The bit of a marked write's, whose others are the mark.
+/// The bit of immediate data that says that the lower bits are the mark of a direct write.
 pub const MARKED: u32 = 1 << 29;

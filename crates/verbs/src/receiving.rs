@@ -1,4 +1,4 @@
-//! The receiving end of a channel: what has completed, frames that came, credits that go back.
+//! The receiving end of a channel: it takes completions, hands over frames that arrived, and returns credits.
 
 use crate::channel::{locked, size, Channel, HEADER_BYTES};
 use crate::cursors::{Receiver, Ring, Watermark};
@@ -12,25 +12,25 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Completions taken at once.
+/// The most completions of one round.
 const COMPLETIONS: usize = 32;
-/// Times that one call of [`Channel::progress`] takes them.
+/// The most rounds of one call of [`Channel::progress`].
 const ROUNDS_MAX: u32 = 8;
-/// Credits are returned when this part of the receives was used since.
+/// This side returns credits when one of so many parts of its receives was used since it returned them last.
 const RECEIVES_PART: u64 = 4;
-/// How long the device may take to flush what it had.
+/// How long the device may take to flush all works and receives.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
-/// What a look at the channel brought.
+/// What a call of [`Channel::progress`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Frames, and marked writes, that were handed over.
+    /// Frames and marked writes that it handed over.
     pub frames: u64,
-    /// A sender that was told to wait may ask again.
+    /// Credit arrived, and a sender that lacked credit may try again.
     pub room: bool,
-    /// Works ended: [`Channel::completed`] may say more.
+    /// Works completed: [`Channel::completed`] may have grown.
     pub sent: bool,
-    /// Anything happened at all; if nothing did, it is time to sleep.
+    /// Anything happened at all. If nothing did, it is time to sleep.
     pub any: bool,
 }
 
@@ -39,18 +39,21 @@ pub(crate) struct Receiving {
     books: Books,
 }
 
-/// What came, and what the peer knows of it.
+/// The state of the ring and the receives, and which credits the peer knows.
 struct Books {
     ring: Receiver,
     size: Ring,
     memory: Arc<Allocation>,
+    /// The copy of the frame that is being handed over.
     frame: Vec<u8>,
+    /// The receives of the queue pair.
     depth: u32,
-    /// Receives posted since the start, and what the peer knows of them.
+    /// Receives posted since the start, and how many of them the peer was told of.
     posted: u64,
     reported: u64,
-    /// Receives that are with the device now.
+    /// Receives that the device has now.
     out: u32,
+    /// Frames and marked writes since the start.
     frames: u64,
 }
 
@@ -58,8 +61,11 @@ struct Books {
 #[derive(Default)]
 struct Round {
     frames: u64,
+    /// Receives used.
     used: u32,
+    /// The last work known to be complete.
     sent: Option<u64>,
+    /// A stall notice, and a head notice.
     stall: bool,
     head: bool,
 }
@@ -90,7 +96,7 @@ impl Receiving {
 }
 
 impl Books {
-    /// Copies a frame out of the ring and checks it there: the peer could change it in the ring.
+    /// Copies a frame out of the ring and checks the copy, since the peer could change the ring meanwhile. Returns the payload.
     fn frame(&mut self, offset: u64, wrote: u32) -> Result<&[u8], ChannelViolation> {
         let expected = self.frames as u32;
         let bytes = u64::from(wrote);
@@ -129,24 +135,24 @@ impl Books {
     }
 }
 
-/// What the peer sent.
+/// A frame or a marked write of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrived<'a> {
     /// A frame's bytes.
     Frame(&'a [u8]),
-    /// So many bytes are where it wrote them ([`crate::Batch::push_marked`]); what they are, this mark says.
+    /// The peer has written bytes into memory of this side ([`crate::Batch::push_marked`]).
     Written {
-        /// At most [`crate::MARK_MAX`].
+        /// Identifies the write to the users of both ends; at most [`crate::MARK_MAX`].
         mark: u32,
-        /// As the device counted them.
+        /// How many bytes, as the device counted them.
         bytes: u32,
     },
 }
 
-/// Takes what arrived; an error of it ends the channel.
+/// A receiver's callback, which takes what arrived. Its error ends the channel.
 pub type Each<'a> = dyn FnMut(Arrived<'_>) -> Result<(), String> + 'a;
 
-/// Takes frames, where the peer sends nothing else; a marked write is refused.
+/// Makes a callback for frames the receiver's callback. It refuses marked writes.
 pub fn frames(
     mut each: impl FnMut(&[u8]) -> Result<(), String>,
 ) -> impl FnMut(Arrived<'_>) -> Result<(), String> {
@@ -157,8 +163,8 @@ pub fn frames(
 }
 
 impl Channel {
-    /// Hands over each frame and marked write that has come, in order, returns credits, and notes what was sent. Never waits.
-    /// `each` may send on this channel, but not receive or close it.
+    /// Hands over the frames and marked writes that have arrived, in order, returns credits, and takes the completions of works.
+    /// Does not wait for the peer. `each` may send on this channel, but must not receive on it or close it.
     pub fn progress(&self, each: &mut Each<'_>) -> Result<Progress, ChannelError> {
         self.check()?;
         let mut receiving = locked(&self.receiving);
@@ -176,7 +182,7 @@ impl Channel {
             progress.sent |= round.sent.is_some();
             progress.room |= self.settle(books, &round)?;
             if count < COMPLETIONS {
-                // There were no more.
+                // The queue was empty.
                 break;
             }
         }
@@ -235,7 +241,7 @@ impl Channel {
         Ok(round)
     }
 
-    /// Receives that are not with the device any more, and what was flushed.
+    /// Counts the receives that the device gave back, and what it flushed.
     fn account(&self, receiving: &mut Books, completions: &[Completion]) {
         for completion in completions {
             match *completion {
@@ -260,7 +266,7 @@ impl Channel {
             RECEIVE => "a receive",
             _ => "a write",
         };
-        // Where the queue pair failed, the reason may stand in an event.
+        // If the queue pair failed, an event of the device may have the reason.
         self.device.look();
         match (status, self.signals.event()) {
             (Status::Flushed, Some(event)) => self.fail(ChannelError::Event(event)),
@@ -272,7 +278,8 @@ impl Channel {
         }
     }
 
-    /// Posts the used receives again, and only then returns credits; lets go of what was sent.
+    /// Posts the used receives again, and only then returns credits; frees what works have completed. Returns whether a sender
+    /// that lacked credit may try again.
     fn settle(&self, receiving: &mut Books, round: &Round) -> Result<bool, ChannelError> {
         receiving.ring.consume();
         if round.used > 0 {
@@ -318,7 +325,7 @@ impl Channel {
         Ok(credit_came && sending.take_wants())
     }
 
-    /// Waits until everything that was posted has come back flushed. The queue pair has failed.
+    /// Waits until the device has flushed all works and receives, or [`DRAIN_LIMIT`] is over. The queue pair must have failed.
     pub(crate) fn drain(&self, receiving: &mut Receiving, sending: Option<&mut Sending>) {
         let start = Instant::now();
         let last = sending.as_ref().map(|sending| sending.last_number());
@@ -330,7 +337,7 @@ impl Channel {
         } = receiving;
         while !is_sent || receiving.out > 0 {
             if let (Some(number), false) = (last, is_posted) {
-                // SAFETY: `nothing` has no bytes, and is not inline.
+                // SAFETY: the work of `nothing` has no bytes, so the device reads none.
                 is_posted = unsafe { self.queue.post(&[nothing(number)]) }.is_ok();
             }
             let count = self.queue.poll(completions).unwrap_or(0);
@@ -357,7 +364,7 @@ impl Channel {
     }
 }
 
-/// The number that all receives have; works begin at 1.
+/// The number of all receives. The numbers of works begin at 1.
 pub(crate) const RECEIVE: u64 = 0;
 
 fn nothing(number: u64) -> Work {

@@ -1,4 +1,4 @@
-//! Memory that a device knows.
+//! Registered memory: what may be registered, an allocation for it, and a registration that keeps its memory.
 
 use crate::device::Device;
 use crate::error::VerbsError;
@@ -9,22 +9,22 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// What allocations begin at a multiple of.
+/// The alignment of allocations.
 const PAGE_BYTES: usize = 4096;
 
-/// Memory that stays where it is.
+/// Memory at a fixed address, which a device may use.
 ///
 /// # Safety
 /// The bytes from `start` on stay valid for reads and writes by a device, at this address, as long as the value
 /// lives, and nobody has a reference to them while a device or a peer may write them.
 pub unsafe trait Memory: Send + Sync {
-    /// Its first byte. (For memory of a dma-buf: the address by which the device is to know it.)
+    /// The address of its first byte. (For memory of a dma-buf: the address by which works and peers name it.)
     fn start(&self) -> *mut u8;
-    /// How many there are.
+    /// Its size.
     fn bytes(&self) -> usize;
 }
 
-/// Zeroed memory of our own.
+/// Memory of the process's allocator, zeroed.
 pub struct Allocation {
     start: NonNull<u8>,
     layout: Layout,
@@ -32,8 +32,8 @@ pub struct Allocation {
 
 // SAFETY: memory of the allocator belongs to no thread, and `drop` alone frees it.
 unsafe impl Send for Allocation {}
-// SAFETY: address and length never change. `read` and `write` copy bytes and make no references: that what they copy
-// may be torn is documented, and their callers check it.
+// SAFETY: address and length never change. `read` and `write` copy bytes and make no references. A copy may be torn if
+// somebody writes meanwhile; that is documented, and callers check what they copied.
 unsafe impl Sync for Allocation {}
 
 impl Allocation {
@@ -47,13 +47,14 @@ impl Allocation {
         Arc::new(Self { start, layout })
     }
 
-    /// Copies bytes out of it; what a peer writes meanwhile may be there in part.
+    /// Copies bytes out of it. If a peer writes meanwhile, the copy may have some old and some new bytes.
     ///
     /// # Panics
     /// If they lie outside.
     pub fn read(&self, from: usize, into: &mut [u8]) {
         assert!(from <= self.bytes() && into.len() <= self.bytes() - from);
-        // SAFETY: inside, as was checked, and `into` is nobody else's.
+        // SAFETY: the assertion checked that the range lies inside the allocation, which lives until `drop`. `into` is a
+        // unique reference, so it does not overlap the range.
         unsafe {
             into.as_mut_ptr()
                 .copy_from_nonoverlapping(self.start.as_ptr().add(from), into.len())
@@ -66,7 +67,8 @@ impl Allocation {
     /// If they lie outside.
     pub fn write(&self, from: usize, bytes: &[u8]) {
         assert!(from <= self.bytes() && bytes.len() <= self.bytes() - from);
-        // SAFETY: inside, as was checked, and no reference to these bytes is ever made.
+        // SAFETY: the assertion checked that the range lies inside the allocation, which lives until `drop`. Nobody ever makes
+        // a reference to its bytes, so `bytes` does not overlap them.
         unsafe {
             self.start
                 .as_ptr()
@@ -76,7 +78,7 @@ impl Allocation {
     }
 }
 
-// SAFETY: from the allocator until `drop`; `read` and `write` make no references.
+// SAFETY: the allocator's block stays until `drop`, and `read` and `write` make no references to it.
 unsafe impl Memory for Allocation {
     fn start(&self) -> *mut u8 {
         self.start.as_ptr()
@@ -89,14 +91,14 @@ unsafe impl Memory for Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and freed once.
+        // SAFETY: `new` allocated the block with this layout, and only this `drop` frees it.
         unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
     }
 }
 
-/// Registered memory. It keeps the memory and the device, and whatever is in flight keeps it.
+/// Registered memory. A region keeps its memory and its device; channels keep the regions of works in flight.
 pub struct Region {
-    // The order of these fields is that of their end.
+    // Fields are dropped in this order: the registration must end before the memory.
     registration: Box<dyn Registration>,
     memory: Arc<dyn Memory>,
     device: Arc<Device>,
@@ -104,20 +106,21 @@ pub struct Region {
 }
 
 impl Region {
-    /// Registers memory. Takes long (pages are pinned): once, never on a message's way.
+    /// Registers memory. This takes long, since the kernel pins pages: do it once, not for each message.
     pub fn new(
         device: &Arc<Device>,
         memory: Arc<dyn Memory>,
         access: Access,
     ) -> Result<Arc<Self>, VerbsError> {
         let (start, bytes) = (memory.start(), memory.bytes());
-        // SAFETY: `Memory` promises that it stays, and it is kept beside the registration and longer.
+        // SAFETY: an implementation of `Memory` promises that the bytes stay valid as long as the value lives. The region keeps
+        // the value, and drops it after the registration.
         let registration = unsafe { device.fabric().register(start, bytes, access)? };
         Ok(Self::of(device, memory, access, registration))
     }
 
-    /// Registers memory of a dma-buf, from an offset of it on: GPU memory, which `memory` keeps and whose
-    /// address there is the one that peers are told.
+    /// Registers memory of a dma-buf, such as GPU memory, from `offset` on. `memory` keeps the buffer's memory; its
+    /// `start` is the address by which works and peers name it.
     pub fn of_dmabuf(
         device: &Arc<Device>,
         dmabuf: BorrowedFd<'_>,
@@ -153,22 +156,22 @@ impl Region {
         self.memory.start()
     }
 
-    /// Its first byte's address, for whoever writes it from afar.
+    /// The address of its first byte, which a peer needs to write it.
     pub fn address(&self) -> u64 {
         self.memory.start() as u64
     }
 
-    /// How many bytes there are.
+    /// Its size.
     pub fn bytes(&self) -> usize {
         self.memory.bytes()
     }
 
-    /// What a peer needs to write it; none if it may not.
+    /// The key that a peer needs to write it; `None` if peers may not.
     pub fn remote_key(&self) -> Option<u32> {
         (self.access == Access::RemoteWrite).then(|| self.keys().remote)
     }
 
-    /// The device that knows it.
+    /// The device that it is registered with.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }

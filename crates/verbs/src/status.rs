@@ -1,4 +1,4 @@
-//! What a device says about work that ended, and about itself.
+//! The statuses with which works end, and the events of a device that end a channel.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ macro_rules! statuses {
         }
 
         impl Status {
-            /// All that have names.
+            /// All statuses that have names.
             pub const ALL: &'static [Status] = &[$(Status::$name,)*];
 
             /// From verbs' code.
@@ -57,12 +57,12 @@ statuses! {
     2 LocalQueuePair "IBV_WC_LOC_QP_OP_ERR" "the queue pair is broken on this side";
     3 LocalEndToEnd "IBV_WC_LOC_EEC_OP_ERR" "the end-to-end context is broken on this side";
     4 LocalProtection "IBV_WC_LOC_PROT_ERR" "local memory that is not registered for this";
-    5 Flushed "IBV_WC_WR_FLUSH_ERR" "thrown away: the queue pair had ended before";
+    5 Flushed "IBV_WC_WR_FLUSH_ERR" "flushed: the queue pair had failed before";
     6 MemoryWindow "IBV_WC_MW_BIND_ERR" "a memory window could not be bound";
     7 BadResponse "IBV_WC_BAD_RESP_ERR" "the peer answered something unexpected";
-    8 LocalAccess "IBV_WC_LOC_ACCESS_ERR" "the peer's write met local memory that it may not write";
+    8 LocalAccess "IBV_WC_LOC_ACCESS_ERR" "the peer wrote to local memory that it may not write";
     9 RemoteInvalidRequest "IBV_WC_REM_INV_REQ_ERR" "the peer's device refused the request as invalid";
-    10 RemoteAccess "IBV_WC_REM_ACCESS_ERR" "memory of the peer that this side may not write, or no longer";
+    10 RemoteAccess "IBV_WC_REM_ACCESS_ERR" "this side may not write that memory of the peer, or not any more";
     11 RemoteOperation "IBV_WC_REM_OP_ERR" "the peer's device failed";
     12 RetryExceeded "IBV_WC_RETRY_EXC_ERR" "the peer's device does not answer: its link or its process is gone";
     13 ReceiverNotReady "IBV_WC_RNR_RETRY_EXC_ERR" "the peer has posted no receive for it";
@@ -84,14 +84,14 @@ impl fmt::Display for Status {
     }
 }
 
-/// What a device says without being asked (`enum ibv_event_type`), as far as it ends a channel.
+/// The asynchronous events of a device (`enum ibv_event_type`) that end a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceEvent {
     /// The completion queue is broken.
     CompletionQueue,
     /// A queue pair is broken.
     QueuePair,
-    /// The peer sent what this queue pair cannot take.
+    /// The peer sent a request that this queue pair cannot take.
     QueuePairRequest,
     /// The peer wrote where it may not.
     QueuePairAccess,
@@ -99,7 +99,7 @@ pub enum DeviceEvent {
     PortDown,
     /// The device is gone or has failed.
     DeviceFatal,
-    /// An address of the port changed or went.
+    /// The port's address changed or disappeared.
     AddressChanged,
 }
 

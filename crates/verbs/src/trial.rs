@@ -1,4 +1,4 @@
-//! What a device registers, found out by doing it. Nothing of it is used for a transfer.
+//! Finds out which memory a device can register, by registering some and giving it back. Nothing is transferred.
 
 use crate::device::Device;
 use crate::error::VerbsError;
@@ -10,21 +10,21 @@ use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// Shared memory as large as the smallest lease.
+/// Bytes of shared memory that [`Device::try_host`] registers: as many as the smallest lease has.
 const TRIAL_BYTES: usize = 2 << 20;
-/// By which a peer would name the first byte of a segment that is tried.
+/// The address by which a peer would name the first byte of a segment.
 const TRIAL_ADDRESS: u64 = 1 << 40;
 
-/// What came of registering shared memory of the host.
+/// The results of registering shared memory of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostTrial {
-    /// Mapped to read and write, for a peer to write.
+    /// A mapping to read and write, registered for a peer to write.
     pub writable: Result<(), VerbsError>,
-    /// Mapped to be read only, for the device to read.
+    /// A read-only mapping, registered for the device to read.
     pub read_only: Result<(), VerbsError>,
 }
 
-/// What came of registering a segment of host memory that is a dma-buf.
+/// The results of registering a segment of host memory that is a dma-buf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentTrial {
     /// By its descriptor.
@@ -34,7 +34,7 @@ pub struct SegmentTrial {
 }
 
 impl Device {
-    /// Registers a segment of host memory in both ways, for a peer to write, and gives it back.
+    /// Registers a segment of host memory for a peer to write, as a dma-buf and by address, and gives it back.
     pub fn try_segment(self: &Arc<Self>, segment: BorrowedFd<'_>, bytes: usize) -> SegmentTrial {
         let mapped = || -> Result<(), VerbsError> {
             let memory = Pages::of(segment, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
@@ -76,13 +76,13 @@ struct Pages {
     bytes: usize,
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread, and `drop` alone removes it.
+// SAFETY: a mapping belongs to the process, not to a thread, and only `drop` removes it.
 unsafe impl Send for Pages {}
 // SAFETY: the address never changes, and nobody follows it: `start` only passes it on to be registered.
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// Of a memfd of its own.
+    /// Maps a new memfd.
     fn new(protection: ProtFlags) -> Result<Self, VerbsError> {
         let memory =
             memfd_create("rgaps-trial", MemfdFlags::CLOEXEC).map_err(failed("memfd_create"))?;
@@ -91,7 +91,7 @@ impl Pages {
     }
 
     fn of(memory: BorrowedFd<'_>, bytes: usize, protection: ProtFlags) -> Result<Self, VerbsError> {
-        // SAFETY: a new mapping where the kernel likes.
+        // SAFETY: the kernel chooses a free address for the new mapping, so it replaces none.
         let start = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -114,7 +114,7 @@ fn failed(call: &'static str) -> impl Fn(rustix::io::Errno) -> VerbsError {
     }
 }
 
-// SAFETY: mapped until it is dropped; its bytes are nobody's, and no key of its region gets out.
+// SAFETY: the bytes stay mapped until `drop`. Nobody makes references to them, and no peer learns the key of their region.
 unsafe impl Memory for Pages {
     fn start(&self) -> *mut u8 {
         self.start.cast()
@@ -127,18 +127,19 @@ unsafe impl Memory for Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nothing is registered of any more. It cannot fail.
+        // SAFETY: `of` made the mapping, and only this removes it. Its region held it, so the registration has ended. It
+        // cannot fail.
         let _ = unsafe { munmap(self.start, self.bytes) };
     }
 }
 
-/// Memory that only has an address for the device.
+/// Memory of a dma-buf that has no address in this process: `address` is for the device only.
 struct TrialMemory {
     address: u64,
     bytes: usize,
 }
 
-// SAFETY: it is registered and given back within `try_dmabuf`: nothing is read or written there.
+// SAFETY: `try_dmabuf` registers it and gives it back, and posts no work: no device or peer reads or writes there.
 unsafe impl Memory for TrialMemory {
     fn start(&self) -> *mut u8 {
         std::ptr::without_provenance_mut(self.address as usize)

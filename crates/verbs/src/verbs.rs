@@ -1,4 +1,4 @@
-//! libibverbs: loading it, its devices, memory and events.
+//! The implementation of `Fabric` on libibverbs: devices, registered memory and events.
 
 use crate::abi::*;
 use crate::device::Device;
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Names the library, in place of the system's.
+/// The environment variable with the path of a library to load in place of the system's.
 pub const LIBRARY_ENV: &str = "RGAPS_VERBS_LIBRARY";
 const SYSTEM_LIBRARY: &str = "libibverbs.so.1";
 
@@ -68,8 +68,8 @@ impl Verbs {
     fn open_context(&self, name: &str) -> Result<NonNull<ibv_context>, VerbsError> {
         let table = &self.table;
         let mut count = 0;
-        // SAFETY: the count is ours; the list is null or has `count` devices until it is freed, and a context
-        // keeps its device.
+        // SAFETY: the library writes `count`, which is on this stack. The list is null or has `count` devices until it is freed,
+        // which is after its last use; an opened context keeps its device.
         unsafe {
             let list = (table.ibv_get_device_list)(&mut count);
             let list = NonNull::new(list).ok_or_else(|| failed("ibv_get_device_list"))?;
@@ -97,13 +97,13 @@ impl std::fmt::Debug for Verbs {
     }
 }
 
-/// The error of a call that just failed and set errno.
+/// The error of a call that failed and set errno. Nothing may change errno in between.
 pub(crate) fn failed(call: &'static str) -> VerbsError {
     let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
     VerbsError::Call { call, errno }
 }
 
-/// The result of a call that gives an error's number.
+/// The result of a call that returns 0, or an error's number, or -1 and sets errno.
 pub(crate) fn checked(call: &'static str, code: c_int) -> Result<(), VerbsError> {
     match code {
         0 => Ok(()),
@@ -115,9 +115,10 @@ pub(crate) fn checked(call: &'static str, code: c_int) -> Result<(), VerbsError>
     }
 }
 
-/// Reading this never waits.
+/// Makes reads of this descriptor return at once.
 pub(crate) fn set_nonblocking(fd: RawFd, call: &'static str) -> Result<(), VerbsError> {
-    // SAFETY: the library opened it, and keeps it open as long as what it belongs to.
+    // SAFETY: the library opened the descriptor and keeps it open while the context or channel lives that it belongs to;
+    // both callers have just made that object.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     fcntl_getfl(fd)
         .and_then(|flags| fcntl_setfl(fd, flags | OFlags::NONBLOCK))
@@ -134,8 +135,9 @@ pub(crate) struct Opened {
     pub(crate) address: PortAddress,
     pub(crate) port: u8,
     pub(crate) mtu: u8,
-    /// The most works and receives of a queue pair, and completions of a queue.
+    /// The most works, and the most receives, of a queue pair.
     pub(crate) works_max: u32,
+    /// The most completions that a completion queue holds.
     pub(crate) completions_max: u32,
     name: String,
     verbs: Arc<Verbs>,
@@ -164,7 +166,7 @@ impl Opened {
             unsafe { (table.ibv_close_device)(context.as_ptr()) };
             return Err(error);
         };
-        // From here on dropping it closes both.
+        // From here on, dropping `opened` closes both.
         let mut opened = Self {
             context,
             domain,
@@ -177,14 +179,15 @@ impl Opened {
             verbs,
         };
         opened.query()?;
-        // SAFETY: the context is open.
+        // SAFETY: `opened` keeps the context open.
         set_nonblocking(unsafe { context.as_ref() }.async_fd, "fcntl of events")?;
         Ok(opened)
     }
 
     fn query(&mut self) -> Result<(), VerbsError> {
         let table = &self.verbs.table;
-        // SAFETY: both are plain numbers, and the library fills in no more than they have.
+        // SAFETY: both structures contain only integers, for which zeros are values. The library fills in no more than their
+        // sizes, which `abi` asserts. `self` keeps the context open.
         let (device, port) = unsafe {
             let (mut device, mut port): (ibv_device_attr, ibv_port_attr) = (zeroed(), zeroed());
             let code = (table.ibv_query_device)(self.context.as_ptr(), &mut device);
@@ -219,16 +222,17 @@ impl Opened {
 
     fn event_of(&self, event: &ibv_async_event) -> Option<(Concerns, DeviceEvent)> {
         let queue_pair = || {
-            // SAFETY: the event is of a queue pair, which stays until it is acknowledged.
+            // SAFETY: this runs for events of queue pairs only. Our caller has not acknowledged the event yet, and
+            // `ibv_destroy_qp` waits for that, so the queue pair is there.
             Concerns::QueuePair(unsafe { (*event.element.cast::<ibv_qp>()).qp_num })
         };
         // Events of a port have its number in place of the pointer.
         let is_ours = event.element as usize as u32 & 0xff == u32::from(self.port);
         Some(match event.event_type {
-            // A queue pair has its completion queue to itself, and its number is written there.
+            // Each queue pair has a completion queue of its own, in which `LibraryPair::new` wrote the pair's number.
             IBV_EVENT_CQ_ERR => {
-                // SAFETY: the event is of a completion queue, which stays until it is acknowledged, and whose context
-                // was written before the queue was used.
+                // SAFETY: this is an event of a completion queue. Our caller has not acknowledged it yet, and
+                // `ibv_destroy_cq` waits for that, so the queue is there.
                 let number = unsafe { (*event.element.cast::<ibv_cq>()).cq_context } as usize;
                 (
                     Concerns::QueuePair(number as u32),
@@ -240,7 +244,7 @@ impl Opened {
             IBV_EVENT_QP_ACCESS_ERR => (queue_pair(), DeviceEvent::QueuePairAccess),
             IBV_EVENT_DEVICE_FATAL => (Concerns::All, DeviceEvent::DeviceFatal),
             IBV_EVENT_PORT_ERR if is_ours => (Concerns::All, DeviceEvent::PortDown),
-            // Other addresses come and go.
+            // Changes of the port's other addresses do not matter.
             IBV_EVENT_GID_CHANGE if is_ours && self.address_changed() => {
                 (Concerns::All, DeviceEvent::AddressChanged)
             }
@@ -261,7 +265,7 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // SAFETY: whatever was made with them keeps this, and is gone.
+        // SAFETY: everything that was made with them holds an `Arc` of this, so it was destroyed before. Nobody else closes them.
         unsafe {
             (self.table().ibv_dealloc_pd)(self.domain.as_ptr());
             (self.table().ibv_close_device)(self.context.as_ptr());
@@ -292,7 +296,7 @@ impl Registration for Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: registered, and deregistered once.
+        // SAFETY: the library returned the registration to `registered`, and only this `drop` deregisters it. `opened` keeps its domain.
         unsafe { (self.opened.table().ibv_dereg_mr)(self.memory.as_ptr()) };
     }
 }
@@ -302,7 +306,7 @@ struct Library(Arc<Opened>);
 fn flags(access: Access) -> c_int {
     match access {
         Access::LocalRead => 0,
-        // Verbs wants the local right with the remote one.
+        // Verbs demands the local right for the remote one.
         Access::RemoteWrite => IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
     }
 }
@@ -343,7 +347,8 @@ impl Fabric for Library {
             symbol: call,
         })?;
         let (domain, fd) = (self.0.domain.as_ptr(), dmabuf.as_raw_fd());
-        // SAFETY: the kernel keeps the buffer as long as the registration.
+        // SAFETY: `domain` is an open protection domain, which `self.0` owns, and `dmabuf` is an open descriptor. The kernel keeps
+        // the buffer for as long as the registration.
         let memory = unsafe { register(domain, offset, bytes, address, fd, flags(access)) };
         self.0.registered(memory, call)
     }
@@ -353,21 +358,21 @@ impl Fabric for Library {
     }
 
     fn events_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the context keeps it open.
+        // SAFETY: the context keeps the descriptor open, and `self` keeps the context, for at least the lifetime of the borrow.
         unsafe { BorrowedFd::borrow_raw(self.0.context.as_ref().async_fd) }
     }
 
     fn event(&self) -> Option<(Concerns, DeviceEvent)> {
         let table = self.0.table();
         loop {
-            // SAFETY: plain numbers and a pointer, which the library fills in.
+            // SAFETY: all fields of `ibv_async_event` are integers, and a pointer that may be null.
             let mut event = unsafe { zeroed() };
-            // SAFETY: the context is open, and its descriptor does not wait.
+            // SAFETY: `self` keeps the context open; the library fills in the event. `Opened::new` made the descriptor non-blocking.
             if unsafe { (table.ibv_get_async_event)(self.0.context.as_ptr(), &mut event) } != 0 {
                 return None;
             }
             let concerns = self.0.event_of(&event);
-            // SAFETY: it came from the call above, and is acknowledged once.
+            // SAFETY: the event came from the call above, and only this line acknowledges it.
             unsafe { (table.ibv_ack_async_event)(&mut event) };
             if concerns.is_some() {
                 return concerns;

@@ -1,4 +1,4 @@
-//! Waiting for a channel: polling a bounded time, then sleeping.
+//! Waiting for a channel: polling for a bounded time, then sleeping.
 
 use crate::channel::Channel;
 use crate::error::{ChannelError, VerbsError};
@@ -8,25 +8,25 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Polling that brings nothing is halved each time, down to this part of what was asked for.
+/// The polling time adapts between the configured one and this part of it.
 const SPIN_PART_LEAST: u32 = 16;
 
 impl Channel {
-    /// What to wait for: completions, events of the device, the channel's own bell. After any was readable,
-    /// [`Channel::woken`], then [`Channel::progress`].
+    /// The descriptors to wait for: completions, events of the device, the channel's own bell. When one is readable,
+    /// call [`Channel::woken`], then [`Channel::progress`].
     pub fn fds(&self) -> [BorrowedFd<'_>; 3] {
         let events = self.device.fabric().events_fd();
         [self.queue.completions_fd(), events, self.signals.bell()]
     }
 
-    /// The next completion makes a descriptor readable. What came before does not: call
+    /// Lets the next completion make a descriptor readable. Earlier completions do not: call
     /// [`Channel::progress`] once more before waiting.
     pub fn arm(&self) -> Result<(), ChannelError> {
         self.check()?;
         self.queue.arm().map_err(|error| self.fail(error.into()))
     }
 
-    /// Takes back what made descriptors readable: which of [`Channel::fds`] are. Each is a system call.
+    /// Makes descriptors unreadable again; the flags say which of [`Channel::fds`] are readable. Each costs a system call.
     pub fn woken(&self, [completions, events, bell]: [bool; 3]) -> Result<(), ChannelError> {
         if events {
             self.device.look();
@@ -41,13 +41,13 @@ impl Channel {
         self.check()
     }
 
-    /// Wakes whoever waits in [`Channel::serve`] or on [`Channel::fds`].
+    /// Wakes the thread that waits in [`Channel::serve`] or on [`Channel::fds`].
     pub fn ring(&self) {
         self.signals.ring();
     }
 
-    /// [`Channel::progress`], waiting for something to do: polls for a while, which adapts to whether polling
-    /// brings anything, then sleeps until there is something, the bell rings, or `limit` has passed.
+    /// Waits for something to do and does it, as [`Channel::progress`]. Polls first, for a time that adapts to whether
+    /// polling finds anything; then sleeps until something arrives, the bell rings, or `limit` has passed.
     pub fn serve(&self, each: &mut Each<'_>, limit: Duration) -> Result<Progress, ChannelError> {
         let start = Instant::now();
         let spin = Duration::from_nanos(self.spin_ns.load(Relaxed).into());
@@ -90,7 +90,7 @@ impl Channel {
     }
 
     fn polling_paid(&self, after: Duration) {
-        // At once says nothing about polling.
+        // Work that was there at once says nothing about polling.
         if after > Duration::from_micros(1) {
             self.spin_by(|spin| spin.saturating_mul(2));
         }

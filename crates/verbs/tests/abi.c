@@ -1,4 +1,4 @@
-/* What src/abi.rs says of rdma-core's structures, checked by a C compiler: tests/abi.rs runs it. */
+/* The constants and layouts of src/abi.rs, as assertions on rdma-core's header. tests/abi.rs compiles this. */
 #include <infiniband/verbs.h>
 #include <stddef.h>
 
@@ -127,7 +127,7 @@ AT(ibv_qp_attr, rnr_retry, 132);
 AT(ibv_qp_attr, alt_port_num, 133);
 AT(ibv_qp_attr, alt_timeout, 134);
 AT(ibv_qp_attr, rate_limit, 136);
-/* Later headers made it longer (Ubuntu 24.04, rdma-core 50); the exported ibv_query_port, which we call, writes what there was before. */
+/* Newer headers (Ubuntu 24.04, rdma-core 50) have a longer structure; the exported ibv_query_port, which rgaps calls, writes only the older, shorter one. */
 _Static_assert(sizeof(struct ibv_port_attr) >= 52, "ibv_port_attr");
 AT(ibv_port_attr, state, 0);
 AT(ibv_port_attr, max_mtu, 4);

@@ -1,4 +1,4 @@
-//! The structures that src/abi.rs declares, against the header of the rdma-core that is installed; and the library itself.
+//! Checks the structures of src/abi.rs against the header of the installed rdma-core, and loading of libraries that are missing or wrong.
 
 use rgaps_verbs::{Verbs, VerbsError};
 use std::ffi::OsStr;
@@ -23,7 +23,7 @@ fn our_structures_are_the_headers() {
         "{}",
         String::from_utf8_lossy(&checked.stderr)
     );
-    // The checked file has every structure and constant of ours.
+    // abi.c checks every structure and constant of src/abi.rs.
     let ours = include_str!("../src/abi.rs");
     let c = include_str!("abi.c");
     let constants = ours.matches("pub(crate) const IBV_").count();
@@ -43,7 +43,7 @@ fn without_the_library_there_is_a_reason_and_no_more() {
     let error = missing.expect_err("there is none");
     assert!(matches!(error, VerbsError::LibraryMissing { .. }));
     assert!(error.to_string().contains("install rdma-core"), "{error}");
-    // Another library, which has none of the functions.
+    // A library that has none of the functions.
     let other = Verbs::load_from(OsStr::new("libc.so.6")).expect_err("that is not it");
     assert!(
         matches!(

@@ -1,4 +1,4 @@
-//! On the way of a frame a channel allocates no memory, at either end.
+//! A channel allocates no memory to send or receive a frame.
 
 mod pair;
 
@@ -14,8 +14,8 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 const FRAMES: u64 = 2_000;
 
-/// Frames of `bytes` bytes from one end to the other, each behind a direct write if there is one, or such a write with a
-/// mark instead; with stalls of all kinds.
+/// Sends frames of `bytes` bytes from one end to the other, each after a direct write if there is one; without `bytes`,
+/// marked writes. Some stall.
 fn stream(pair: &Pair, bytes: Option<usize>, direct: Option<&Direct>) {
     let frame = vec![5; bytes.unwrap_or(0)];
     let (mut sent, mut come) = (0, 0);

@@ -1,4 +1,4 @@
-//! What ends a channel: devices, links and peers that lie. Always this channel only, always with its reason.
+//! Faults of devices and links, and misbehaving peers: each ends this channel only, and the channel names the reason.
 
 mod pair;
 
@@ -38,7 +38,7 @@ fn every_status_ends_the_channel_and_is_named() {
         let error = pair.end_of(0);
         assert!(error.to_string().contains(expected.name()), "{error}");
         assert_eq!(status(error.clone()), *expected);
-        // It stays so, for whoever asks.
+        // Every later call returns the same error.
         assert_eq!(pair.send(0, b"frame"), Err(error.clone()));
         assert_eq!(pair.ends[0].ended(), Some(error));
     }
@@ -66,7 +66,7 @@ fn a_wrong_key_or_place_is_a_remote_access_error_and_ends_both() {
         let event = ChannelError::Event(DeviceEvent::QueuePairAccess);
         assert_eq!(other.end_of(1), event);
     }
-    // After the region is gone its key is no key.
+    // A key is invalid once its region was dropped.
     let address = place.address();
     drop(place);
     pair.ends[0]
@@ -120,7 +120,7 @@ fn a_link_that_goes_ends_both_and_a_new_channel_stands_when_it_is_back() {
         .iter()
         .for_each(|_| pair.send(0, b"frame").map(drop).unwrap());
     assert_eq!(status(pair.end_of(0)), Status::RetryExceeded);
-    // Who only receives hears of it from its device.
+    // An end that only receives learns of it from its device.
     pair.ends[1].woken([false, true, false]).unwrap_err();
     assert_eq!(pair.end_of(1), ChannelError::Event(DeviceEvent::PortDown));
     pair.network.set_link(true);
@@ -179,7 +179,7 @@ fn closed_it_is_drained_and_the_peer_writes_nothing_more() {
             assert_eq!(end.counts().not_drained, 0);
             assert!(end.counts().flushed >= 8);
         }
-        // Only this test has the region now.
+        // The channel has dropped its reference.
         assert_eq!(Arc::strong_count(&region), 1);
         assert_eq!(pair.ends[1].ended(), Some(ChannelError::Closed));
     }

@@ -1,5 +1,5 @@
-//! Whatever two ends do, in whatever order, with whatever delays and faults: what arrives is a beginning of what was sent,
-//! byte by byte; and when both are closed nothing is in flight and no memory is kept.
+//! Random steps of two ends, with random delays and faults: what arrives is a prefix of what was sent,
+//! byte by byte; and when both are closed, nothing is in flight and no memory is kept.
 
 mod pair;
 
@@ -12,7 +12,7 @@ use rgaps_verbs::*;
 use std::io::IoSlice;
 use std::sync::{Arc, Weak};
 
-/// Bytes of a direct write, and of its place.
+/// The most bytes of a direct write; each has so many bytes of the peer's memory.
 const PLACE: usize = 64;
 const STEPS_MAX: usize = 300;
 
@@ -81,15 +81,15 @@ fn config() -> impl Strategy<Value = (ChannelConfig, Faults)> {
     })
 }
 
-/// A frame, or the mark that a write has instead.
+/// A frame, or the mark of a marked write.
 type Sent = Result<Vec<u8>, u32>;
 
-/// One direction: what one end sent, and how much of it the other has.
+/// One direction: what one end sent, each with the content of its direct write, and how much of it the other has received.
 struct Way {
     sent: Vec<(Sent, Option<Vec<u8>>)>,
     came: usize,
     completed: u64,
-    /// Regions of direct writes, which nobody but the channel keeps, by the frame before which they are.
+    /// The regions of direct writes, which only the channel keeps, with the number of their frame.
     regions: Vec<(u64, Weak<Region>)>,
     landing: Arc<Allocation>,
     place: Arc<Region>,
@@ -132,7 +132,7 @@ impl Way {
         Ok(())
     }
 
-    /// Its direct write's content and what sends it, for the next frame.
+    /// The content of the next frame's direct write, and the write.
     fn direct(&self, pair: &Pair, from: usize, bytes: u64) -> (Vec<u8>, Direct) {
         let content = bytes_of(!(self.sent.len() as u64), bytes);
         let (memory, region) = pair.region(from, PLACE, Access::LocalRead);
@@ -147,7 +147,7 @@ impl Way {
         (content, direct)
     }
 
-    /// Only what is not completed is kept.
+    /// Checks that the channel keeps regions only until their frame has completed.
     fn check(&mut self, end: &Channel) {
         let completed = end.completed();
         assert!(completed >= self.completed && completed <= self.sent.len() as u64);
@@ -215,7 +215,7 @@ fn one_step(pair: &Pair, ways: &mut [Way; 2], end: usize, step: Step) -> Result<
     Ok(())
 }
 
-/// An end that ended says the same ever after, and not that what came was wrong.
+/// Checks the error of an end: there was a fault, the error is no fault of the stream, and the end keeps it.
 fn is_told(pair: &Pair, end: usize, error: &ChannelError, fault: Fault) {
     assert!(
         !matches!(error, ChannelError::Refused(_) | ChannelError::Violation(_)),
@@ -268,12 +268,12 @@ prop_assert_eq!(region.strong_count(), 0, "frame {} keeps its region", frame);
     #[test]
     fn whatever_a_peer_writes_nothing_but_its_channel_ends(
         writes in proptest::collection::vec(
-            // Bytes, what the header says, its number and cursor, where it lies, what is notified.
+            // The bytes written; the header's length, number and cursor; the slot; which notice.
             (0u32..1400, 0u32..1400, 0u32..3, 0u64..40, 0u64..16, 0u32..20), 1..12),
         words in proptest::collection::vec((0u64..2, any::<u64>()), 0..4),
         honest in any::<bool>(),
     ) {
-        let network = rgaps_verbs::in_process::Network::new(Faults::default());
+        let network = rgaps_verbs::in_process::SoftwareNetwork::new(Faults::default());
         let (liar, other) = (network.device("liar").unwrap(), network.device("other").unwrap());
         let channel = Channel::new(&other, small(4096, 8, 8)).unwrap();
         let memory = Allocation::new(4096 + 64);
@@ -310,13 +310,13 @@ prop_assert_eq!(region.strong_count(), 0, "frame {} keeps its region", frame);
             };
             raw.write(0, &write).unwrap();
             while raw.poll().unwrap().is_some() {}
-            // A frame is handed over only if all that is said of it is so.
+            // The channel hands over a frame only if its header is true.
             let mut each = |arrived: Arrived<'_>| {
                 match arrived {
                     Arrived::Frame(frame) => {
                         assert_eq!(frame.len() as u32, says.min(bytes - 16));
                     }
-                    // Whether it wrote where that mark belongs, only who has the marks knows.
+                    // The channel cannot know where a write with this mark belongs.
                     Arrived::Written { mark, bytes: wrote } => {
                         assert_eq!((mark, wrote), (7, bytes));
                     }
@@ -338,7 +338,7 @@ prop_assert_eq!(region.strong_count(), 0, "frame {} keeps its region", frame);
     }
 }
 
-/// Whatever was before, both can send more than all their credits, and everything arrives.
+/// After any steps, both ends can send more than all their credits allow at once, and everything arrives.
 fn settle(pair: &Pair, ways: &mut [Way; 2]) {
     let until = [0, 1].map(|end| ways[end].sent.len() + 50);
     for _ in 0..20_000 {

@@ -1,11 +1,11 @@
-//! Streams of frames both ways, with delays, with as few credits as can be, with direct writes before them.
+//! Streams of frames in both directions: with delays, with the fewest credits, with direct writes before them.
 
 mod pair;
 
 use pair::{bytes_of, small, Pair};
 use rgaps_testkit::Random;
 use rgaps_verbs::cursors::Watermark;
-use rgaps_verbs::in_process::{Faults, Network};
+use rgaps_verbs::in_process::{Faults, SoftwareNetwork};
 use rgaps_verbs::*;
 use std::io::IoSlice;
 
@@ -130,7 +130,7 @@ fn a_direct_write_is_there_before_its_frame_and_keeps_its_region() {
             };
             let sent = pair.ends[0].send(&[IoSlice::new(b"landed")], Some(&direct));
             assert_eq!(sent, Ok(Some(number)));
-            // The channel has it until the device is done with it.
+            // The channel keeps the region until the device is done with it.
             drop(direct);
             assert_eq!(pair.receive(1).unwrap(), [b"landed"]);
             let mut landed = vec![0; content.len()];
@@ -203,7 +203,7 @@ fn who_waits_is_woken_by_a_frame_and_by_the_bell() {
     });
 }
 
-/// A GPU's memory as far as a channel sees it: bytes that have an address for devices, and a dma-buf.
+/// To a channel, a GPU's memory is a dma-buf whose bytes have addresses for devices.
 #[test]
 fn memory_of_a_dmabuf_is_written_like_any_other() {
     let pair = Pair::new(Faults::default(), small(4096, 8, 16));
@@ -236,7 +236,7 @@ fn what_a_device_registers_is_tried() {
         (Some(("ibv_reg_mr", 12)), false, true),
         (Some(("ibv_reg_dmabuf_mr", 95)), true, false),
     ] {
-        let network = Network::new(Faults::default());
+        let network = SoftwareNetwork::new(Faults::default());
         let device = network.device("one").unwrap();
         refuse.inspect(|(call, errno)| network.refuse(call, *errno));
         let error = refuse.map(|(call, errno)| VerbsError::Call { call, errno });
@@ -261,7 +261,7 @@ fn what_a_device_registers_is_tried() {
     }
 }
 
-/// Bytes that lie in several regions are one payload to the peer, at the least depth that can be, too.
+/// Bytes of several regions arrive before one frame, also with the shallowest send queue.
 #[test]
 fn several_direct_writes_are_there_before_their_frame() {
     for sends in [5, 6, 16] {

@@ -1,15 +1,15 @@
-//! Who may look.
+//! Decides which requests may have data.
 //!
-//! A browser lets every web site send requests to 127.0.0.1, and open WebSockets there. So three things are checked:
+//! A browser lets scripts of every web site send requests to 127.0.0.1, and open WebSockets there. So the server checks:
 //!
-//! - `Host`, where the server listens at loopback: it must be a name of loopback. A site whose own name was made to mean 127.0.0.1
-//!   (DNS rebinding) has another one.
-//! - `Origin`, where there is no token: the site whose script sends the request. It must be the server's own page or one that was
-//!   allowed. Programs that are no browsers send none.
+//! - `Host`, if the server listens at loopback: must be a name of loopback. A site that makes its own name resolve to 127.0.0.1
+//!   (DNS rebinding) sends that name.
+//! - `Origin`, without a token: the site of the script that sends the request must be the server's own page or an allowed one.
+//!   Programs other than browsers send none.
 //! - The token, if there is one, in the query (`?token=`) or in the header `Authorization: Bearer`.
 //!
-//! Other users of this host can connect to 127.0.0.1, too. So without a token the process at the other end must be of the server's user, or
-//! of root.
+//! Other users of this host can connect to 127.0.0.1, too. So without a token the process at the other end must belong to the
+//! server's user, or to root.
 
 use crate::http::{Request, Status};
 use crate::options::{is_loopback, Options};
@@ -18,14 +18,14 @@ use std::net::IpAddr;
 const ROOT: u32 = 0;
 
 pub(crate) struct Access {
-    /// Who started the server.
+    /// The user id of the server's process.
     user: u32,
     token: Option<String>,
     origins: Vec<String>,
     is_loopback: bool,
 }
 
-/// Why a request is refused.
+/// The answer to a refused request: its status, and the reason.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refused(pub(crate) Status, pub(crate) &'static str);
 
@@ -39,7 +39,7 @@ impl Access {
         }
     }
 
-    /// Whether a request may have the page's files, which tell nothing.
+    /// Checks `Host`, which is enough for the page's files: they have no data of the realm.
     pub(crate) fn check_host(&self, request: &Request) -> Result<(), Refused> {
         let host = request.header("host").unwrap_or_default();
         match self.is_loopback && !is_loopback_name(host) {
@@ -51,7 +51,7 @@ impl Access {
         }
     }
 
-    /// Whether a request may have data. `owner`: finds the user of the process that sends it.
+    /// Checks whether a request may have data. `owner`: finds the user of the process that sends it.
     pub(crate) fn check(
         &self,
         request: &Request,
@@ -99,14 +99,14 @@ impl Access {
     }
 }
 
-/// Takes the same time wherever the two differ.
+/// Compares in constant time, so that the time does not tell where a wrong token differs.
 fn is_same(given: &str, token: &str) -> bool {
     let pairs = given.bytes().zip(token.bytes());
     let difference = pairs.fold(0, |all, (one, other)| all | (one ^ other));
     given.len() == token.len() && std::hint::black_box(difference) == 0
 }
 
-/// A host with or without a port.
+/// Whether a host, with or without a port, is a name of loopback.
 fn is_loopback_name(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split_once(']').map_or("", |(name, _)| name),

@@ -1,7 +1,7 @@
 //! One WebSocket client, in a thread of its own.
 //!
-//! The thread alone uses the socket, which does not block. It waits for three things: bytes from the client, room for the next bytes
-//! to it, and its outbox. It takes a message from the outbox only when the one before is with the kernel.
+//! The thread alone uses the socket, which does not block. It polls for three things: bytes from the client, room for bytes to the
+//! client, and messages in its outbox. It takes a message from the outbox only when the kernel has taken the last one.
 
 use crate::http::is_for_later;
 use crate::hub::Hub;
@@ -18,15 +18,15 @@ use tungstenite::protocol::frame::coding::CloseCode;
 use tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tungstenite::{Message, WebSocket};
 
-/// Bytes of a client's frame, at most.
+/// Most bytes of a frame that a client sends.
 const FRAME_MAX: usize = 256 << 10;
-/// How long a stop may go unnoticed.
+/// Time between two looks whether the server stops.
 const SLICE: Duration = Duration::from_millis(100);
-/// A client that takes no byte for this long, while some wait for it, is given up.
+/// The server drops a client that takes no byte for this long while bytes wait for it.
 const STALL_MAX: Duration = Duration::from_secs(30);
-/// How long a client may take to agree that its connection ends.
+/// How long a client may take to answer a WebSocket close.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
-/// Bytes of the reason why a connection ends, at most.
+/// Most bytes of the reason in a WebSocket close.
 const REASON_MAX: usize = 120;
 
 /// The connection, and when it last took bytes.
@@ -57,11 +57,11 @@ pub(crate) struct Client<'a> {
     socket: WebSocket<Stream>,
     outbox: Arc<Outbox>,
     hub: &'a Hub,
-    /// Bytes wait until the kernel has room.
+    /// Whether bytes wait until the kernel has room for them.
     is_blocked: bool,
-    /// When the connection is dropped that is to end.
+    /// When to drop the connection, after the server has sent a close. None: it has sent none.
     closing: Option<Instant>,
-    /// The client broke WebSocket itself, so nothing more of it can be understood.
+    /// Whether the client violated WebSocket's framing, so that the server cannot read further frames.
     is_broken: bool,
 }
 
@@ -69,11 +69,11 @@ pub(crate) struct Client<'a> {
 type Ended = Box<Error>;
 
 impl<'a> Client<'a> {
-    /// `rest`: what came after the handshake.
+    /// `rest`: bytes that came behind the handshake.
     pub(crate) fn new(tcp: TcpStream, rest: Vec<u8>, outbox: Arc<Outbox>, hub: &'a Hub) -> Self {
         let config = WebSocketConfig::default()
             .read_buffer_size(8 << 10)
-            // Each frame goes to the kernel at once.
+            // No buffer: each frame goes to the kernel at once.
             .write_buffer_size(0)
             .max_message_size(Some(FRAME_MAX))
             .max_frame_size(Some(FRAME_MAX));
@@ -106,7 +106,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Reads what is there, sends what there is room for, and waits.
+    /// One turn: reads all bytes that have come, sends what the kernel has room for, and waits for the next event.
     fn turn(&mut self, stop: &AtomicBool) -> Result<(), Ended> {
         self.read_all()?;
         if stop.load(Ordering::Relaxed) {
@@ -129,7 +129,7 @@ impl<'a> Client<'a> {
         let event = self.outbox.event();
         let socket = PollFd::new(&self.socket.get_ref().tcp, flags);
         let mut both = [socket, PollFd::new(&event, PollFlags::IN)];
-        // A client that is slow looks at its outbox when there is room again.
+        // While the kernel has no room, new messages in the outbox need not wake this thread.
         let count = if self.is_blocked { 1 } else { 2 };
         let timeout = Timespec::try_from(SLICE).map_err(io::Error::other)?;
         match poll(&mut both[..count], Some(&timeout)) {
@@ -166,7 +166,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// What a client still sends is read, since a connection with unread bytes ends by a reset, which could overtake the reason.
+    /// Reads and drops the client's bytes. The kernel resets a connection that is closed with unread bytes, and the reset could
+    /// overtake the reason in the close.
     fn discard_all(&mut self) -> Result<(), Ended> {
         let mut bytes = [0; 8 << 10];
         loop {
@@ -189,7 +190,7 @@ impl<'a> Client<'a> {
                 for wish in wishes {
                     match self.hub.subscribe(&self.outbox, wish) {
                         Ok(Ok(())) => {}
-                        // It may have ended a moment ago.
+                        // The channel may have ended a moment ago, so this is no violation.
                         Err(warning) => self.outbox.announce(protocol::warning(&warning)),
                         Ok(Err(NoRoom::Taken)) => {
                             let reason = format!("subscription {} exists", wish.id);
@@ -214,7 +215,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Tells the client that the connection ends, and why.
+    /// Begins to close the connection, and sends the client the reason.
     fn close(&mut self, code: CloseCode, reason: &str) {
         if self.closing.is_some() {
             return;
@@ -225,7 +226,7 @@ impl<'a> Client<'a> {
             end -= 1;
         }
         let reason = reason[..end].into();
-        // The next flush sends it, or finds that the client has gone.
+        // The next flush sends the close, or returns the error.
         let _ = self.socket.close(Some(CloseFrame { code, reason }));
     }
 
@@ -266,7 +267,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// How to tell a client that it broke the protocol. None: there is nobody to tell.
+/// The close code and the reason for a client that violated the protocol. None: the connection is gone.
 fn refusal(error: &Error) -> Option<(CloseCode, String)> {
     let code = match error {
         Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => return None,

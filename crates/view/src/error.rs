@@ -1,35 +1,35 @@
-//! What can go wrong.
+//! Errors of starting a server.
 
 use std::net::SocketAddr;
 
-/// Characters of a token, at least. A shorter one could be guessed.
+/// Least characters of a token. A shorter token could be guessed.
 pub const TOKEN_MIN: usize = 16;
 
-/// A server that cannot begin.
+/// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ViewError {
-    /// Another program listens there.
+    /// Another program listens at the address.
     #[error("port {} is in use at {}; choose another one with --listen", address.port(), address.ip())]
     InUse {
         /// Where.
         address: SocketAddr,
     },
-    /// The system does not let it listen.
+    /// The system refuses to listen at the address.
     #[error("cannot listen at {address}")]
     Listen {
         /// Where.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         #[source]
         error: std::io::Error,
     },
-    /// Anybody who reaches the address could look.
+    /// The address is not loopback, and there is no token, so every host that reaches it could see all topics.
     #[error(
         "whoever reaches {} could see all topics; require a token with --token-file or --token, or listen at 127.0.0.1", address.ip()
     )]
     NoToken {
-        /// Where it should listen.
+        /// The address of the options.
         address: SocketAddr,
     },
     /// The token could be guessed.

@@ -1,17 +1,17 @@
-//! As much of HTTP/1.1 as a page needs: a request without a body, an answer, and the connection ends.
+//! The part of HTTP/1.1 that the page needs: one request without a body per connection, and its answer.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes of a request, at most.
+/// Most bytes of a request's head.
 const HEAD_MAX: usize = 16 << 10;
-/// Lines of its header, at most.
+/// Most header lines of a request.
 const HEADERS_MAX: usize = 64;
-/// How long a client may take to send a request, and to take the next bytes of an answer.
+/// Limit on the time for a request, and on each write of an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a stop may go unnoticed.
+/// Time between two looks whether the server stops.
 const SLICE: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Reads a request, and what follows it. The error is for the client.
+    /// Reads a request. Also returns the bytes that came behind it. The error is a text for the client.
     pub(crate) fn read(
         stream: &mut TcpStream,
         stop: &AtomicBool,
@@ -78,7 +78,7 @@ impl Request {
         Err("the server ends")
     }
 
-    /// The request in `bytes` and its length. None: the rest is missing.
+    /// Parses the request at the start of `bytes`. Also returns its length. None: it is not whole yet.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, &'static str> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut parsed = httparse::Request::new(&mut headers);
@@ -108,7 +108,7 @@ impl Request {
         Ok(Some((request, length)))
     }
 
-    /// A line of the header. None: it is missing, or there are several.
+    /// The value of a header. None: the request has none of this name, or several.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut found = self.headers.iter().filter(|(known, _)| known == name);
         let (_, value) = found.next()?;
@@ -121,7 +121,7 @@ impl Request {
         Some(value)
     }
 
-    /// The key of a client that wants to go on with WebSocket.
+    /// The key of a request to upgrade to WebSocket. None: the request is no upgrade.
     pub(crate) fn websocket_key(&self) -> Option<&str> {
         let upgrade = self.header("upgrade")?;
         let is_wanted = upgrade.eq_ignore_ascii_case("websocket");
@@ -131,13 +131,13 @@ impl Request {
     }
 }
 
-/// Whether to try again: nothing is there yet.
+/// Whether the error only means that no bytes have come, or that there is no room for bytes, yet.
 pub(crate) fn is_for_later(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
 }
 
-/// A part of a query without its percent signs.
+/// Decodes the percent signs of a part of a query.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -157,9 +157,9 @@ fn decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Answers, and that is the end of the connection.
+/// Sends an answer and shuts the connection down for writing.
 pub(crate) fn answer(mut stream: &TcpStream, status: Status, content_type: &str, body: &[u8]) {
-    // The page loads only files of its own, and no other site shows it or reads what it gets.
+    // With these headers, browsers let the page load only files of this server, and let no other site embed it or read answers.
     let head = format!(
         "HTTP/1.1 {} {}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nConnection: close\r\nCache-Control: no-store\r\n\
          X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\nCross-Origin-Resource-Policy: same-origin\r\n\
@@ -170,7 +170,7 @@ pub(crate) fn answer(mut stream: &TcpStream, status: Status, content_type: &str,
         body.len()
     );
     let _ = stream.set_write_timeout(Some(PATIENCE));
-    // A client that has gone wants no answer.
+    // If the client has gone, the answer is lost, which harms nobody.
     let _ = stream
         .write_all(head.as_bytes())
         .and_then(|()| stream.write_all(body))

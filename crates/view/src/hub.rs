@@ -1,44 +1,44 @@
-//! What the threads share: the channels, the clients, and which topics somebody looks at.
+//! The table that the threads share: channels, clients, and which topics have viewers.
 //!
-//! A topic has a channel for each type of its messages, from its first message of that type on. Locks are taken in this order: the
-//! hub's, then an outbox's.
+//! A topic has a channel for each schema of its messages, from its first message with that schema on. Lock order: the hub's lock
+//! first, then an outbox's.
 
 use crate::outbox::{Frame, NoRoom, Outbox};
 use crate::protocol;
-use rgaps_recording::Kind;
+use rgaps_recording::SchemaKind;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the server reads a topic after its thumbnail was asked for.
+/// How long the server reads a topic after a request for its thumbnail.
 const THUMBNAIL_KEPT: Duration = Duration::from_secs(5);
 
 struct Channel {
     id: u32,
-    kind: Kind,
+    kind: SchemaKind,
     metadata: BTreeMap<String, String>,
-    /// Of all clients.
+    /// The number of subscriptions, over all clients.
     subscriptions: u32,
     /// The newest message, while the topic is read.
     latest: Option<Arc<Frame>>,
 }
 
-/// What is known of a topic.
+/// A topic of the realm.
 #[derive(Default)]
 struct Topic {
     channels: Vec<Channel>,
-    /// When its thumbnail was asked for.
+    /// When a page last requested its thumbnail. None: never.
     looked_at: Option<Instant>,
-    /// Why it cannot be read.
+    /// Why the server cannot read the topic. None: it can, or has not tried.
     refused: Option<String>,
-    /// Messages that were larger than the limit, and no images.
+    /// How many messages were larger than the limit and could not be down-sampled.
     too_large: u64,
 }
 
 impl Topic {
-    /// Somebody looks, or its first message is not known.
+    /// Whether to read the topic: it has a viewer, or no channel yet, since the first message decides on the schema.
     fn is_wanted(&self) -> bool {
         let mut channels = self.channels.iter();
         self.channels.is_empty()
@@ -54,13 +54,13 @@ struct HubState {
     topics: BTreeMap<String, Topic>,
     published: BTreeSet<String>,
     is_daemon_there: bool,
-    /// Of the last channel.
+    /// The number of the last channel.
     channel: u32,
     clients: BTreeMap<u64, Arc<Outbox>>,
     client: u64,
     sent: u64,
     replaced: u64,
-    /// Who uses which topic, as clients know it that follow that.
+    /// The users of each topic, as clients that follow the graph know them.
     graph: BTreeMap<String, protocol::Users>,
 }
 
@@ -79,26 +79,26 @@ fn too_large(topic: &str) -> String {
     protocol::warning(&text)
 }
 
-/// What the page says of a topic besides its figures.
+/// A topic on the page, besides its figures.
 #[derive(Debug, Serialize)]
 pub(crate) struct Shown {
     pub(crate) topic: String,
-    /// Of its channels.
+    /// The schemas of its channels.
     pub(crate) schemas: Vec<&'static str>,
     pub(crate) refused: Option<String>,
     pub(crate) too_large: u64,
 }
 
-/// What the server did.
+/// Counters of the server.
 #[derive(Debug, Serialize)]
 pub(crate) struct Figures {
     pub(crate) clients: usize,
     pub(crate) clients_max: usize,
     pub(crate) rate: f64,
     pub(crate) max_bytes: u64,
-    /// Messages that clients were given to send.
+    /// Messages that were put into outboxes of clients.
     pub(crate) sent: u64,
-    /// Messages that a slow client did not get.
+    /// Messages that a newer one replaced before a slow client got them.
     pub(crate) replaced: u64,
 }
 
@@ -155,7 +155,8 @@ impl Hub {
         }
     }
 
-    /// Sends a channel's messages to a client, beginning with the newest one that is there. The error is for the client.
+    /// Subscribes a client to a channel. The client first gets the channel's newest message, if there is one. The outer error is a text
+    /// for the client; the inner one is the outbox's refusal.
     pub(crate) fn subscribe(
         &self,
         outbox: &Outbox,
@@ -194,7 +195,7 @@ impl Hub {
         }
     }
 
-    /// Tells a client who uses which topic, now and whenever it changes, or no more.
+    /// Starts or stops to send a client the users of each topic: at once, and whenever they change.
     pub(crate) fn follow_graph(&self, outbox: &Outbox, follows: bool) {
         let state = self.lock();
         outbox.follow_graph(follows);
@@ -203,31 +204,31 @@ impl Hub {
         }
     }
 
-    /// Whether a client wants to know who uses which topic.
+    /// Whether any client follows the users of topics.
     pub(crate) fn is_graph_followed(&self) -> bool {
         let state = self.lock();
         let mut clients = state.clients.values();
         clients.any(|outbox| outbox.follows_graph())
     }
 
-    /// Who uses which topic.
+    /// Stores the users of each topic, and sends them to the clients that follow them if they have changed.
     pub(crate) fn set_graph(&self, graph: BTreeMap<String, protocol::Users>) {
         let mut state = self.lock();
         if graph == state.graph {
             return;
         }
         let known = std::mem::replace(&mut state.graph, graph);
-        let gone = known.keys().filter(|name| !state.graph.contains_key(*name));
-        let gone: Vec<&str> = gone.map(String::as_str).collect();
-        let update = protocol::connection_graph(&state.graph, &gone);
+        let removed = known.keys().filter(|name| !state.graph.contains_key(*name));
+        let removed: Vec<&str> = removed.map(String::as_str).collect();
+        let update = protocol::connection_graph(&state.graph, &removed);
         let clients = state.clients.values();
         for outbox in clients.filter(|outbox| outbox.follows_graph()) {
             outbox.announce(update.clone());
         }
     }
 
-    /// The newest message of an image topic, which is read for some seconds from now on. `Some(None)`: none has come yet. None:
-    /// there is no such topic.
+    /// The newest image of a topic. From this call on the server reads the topic for some seconds. `Some(None)`: no image has come
+    /// yet. None: there is no such topic.
     pub(crate) fn thumbnail(&self, topic: &str) -> Option<Option<Arc<Frame>>> {
         let mut state = self.lock();
         let topic = state.topics.get_mut(topic)?;
@@ -240,13 +241,13 @@ impl Hub {
         Some(image)
     }
 
-    /// Waits until somebody else looks, or for `timeout`.
+    /// Waits until a topic gets a viewer, for at most `timeout`.
     pub(crate) fn wait(&self, timeout: Duration) {
         drop(self.changed.wait_timeout(self.lock(), timeout));
     }
 
-    /// The topics that exist now, and those with publishers or with messages of publishers that left. Clients are told which
-    /// channels ended.
+    /// Stores the existing topics, and those of them with publishers or with messages of publishers that left. Announces to clients
+    /// which channels have ended.
     pub(crate) fn set_topics(&self, names: &BTreeSet<String>, published: BTreeSet<String>) {
         let mut state = self.lock();
         (state.published, state.is_daemon_there) = (published, true);
@@ -274,13 +275,13 @@ impl Hub {
         }
     }
 
-    /// The daemon does not answer.
+    /// Call when the daemon does not answer.
     pub(crate) fn set_away(&self) {
         self.lock().is_daemon_there = false;
     }
 
-    /// The topics to read now, and whether the daemon answered last time. A topic without publishers is not read: its subscriber
-    /// would keep it in existence.
+    /// The topics to read, and whether the daemon answered last time. Leaves out topics with neither publishers nor history, since a
+    /// subscriber would keep such a topic in existence.
     pub(crate) fn wanted(&self) -> (BTreeSet<String>, bool) {
         let state = self.lock();
         let wanted = state
@@ -291,15 +292,20 @@ impl Hub {
         (wanted, state.is_daemon_there)
     }
 
-    /// Whether messages of a topic have come, of which channels are made.
-    pub(crate) fn has_channel(&self, topic: &str, kind: Kind) -> bool {
+    /// Whether a topic has a channel with this schema.
+    pub(crate) fn has_channel(&self, topic: &str, kind: SchemaKind) -> bool {
         let state = self.lock();
         let topic = state.topics.get(topic);
         topic.is_some_and(|topic| topic.channels.iter().any(|channel| channel.kind == kind))
     }
 
-    /// Makes a channel and announces it.
-    pub(crate) fn add_channel(&self, name: &str, kind: Kind, metadata: BTreeMap<String, String>) {
+    /// Creates a channel and announces it to all clients.
+    pub(crate) fn add_channel(
+        &self,
+        name: &str,
+        kind: SchemaKind,
+        metadata: BTreeMap<String, String>,
+    ) {
         let mut state = self.lock();
         let id = state.channel + 1;
         let Some(topic) = state.topics.get_mut(name) else {
@@ -319,8 +325,8 @@ impl Hub {
         }
     }
 
-    /// Gives a message to all who want it.
-    pub(crate) fn deliver(&self, name: &str, kind: Kind, frame: Frame) {
+    /// Puts a message into the outboxes of all clients that subscribe to its channel, and keeps it as the newest.
+    pub(crate) fn deliver(&self, name: &str, kind: SchemaKind, frame: Frame) {
         let frame = Arc::new(frame);
         let mut state = self.lock();
         let Some(topic) = state.topics.get_mut(name) else {
@@ -338,7 +344,7 @@ impl Hub {
         state.sent += u64::from(subscriptions);
     }
 
-    /// The server reads a topic no more: what was its newest message becomes old.
+    /// Call when the server stops reading a topic: drops its newest messages, which would become old.
     pub(crate) fn close(&self, name: &str) {
         let mut state = self.lock();
         if let Some(topic) = state.topics.get_mut(name) {
@@ -355,7 +361,7 @@ impl Hub {
         }
     }
 
-    /// Counts a message that was larger than the limit, and warns clients at the first one.
+    /// Counts a message that is larger than the limit. Warns clients at the first one.
     pub(crate) fn count_too_large(&self, name: &str) {
         let mut state = self.lock();
         let Some(topic) = state.topics.get_mut(name) else {

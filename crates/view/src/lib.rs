@@ -1,16 +1,16 @@
-//! Looking at a realm: what `rgaps top` shows, and a server for browsers and for Foxglove.
+//! Views of a realm: the figures of `rgaps top`, and a server for browsers and for Foxglove.
 //!
-//! A person who looks must not slow the system that is looked at. So the server subscribes to a topic only while somebody looks at
-//! it, as an observer of its newest message. It polls at the rate of `--rate` and asks for no wake-up, so its publishers ring no
-//! doorbell for it. It copies only messages that it sends, down-sampled to `--max-bytes`. A client that reads slowly gets fewer
-//! messages: the server keeps one message for each subscription, and a newer one replaces it.
+//! A viewer must not slow down the system. So the server subscribes to a topic only while a client looks at it, as an observer of
+//! its newest message. It polls at the rate of `--rate` and never sleeps on a doorbell, so publishers ring none for it. It copies
+//! only messages that it sends, down-sampled to `--max-bytes`. A client that reads slowly gets fewer messages: the server keeps one
+//! message for each subscription, and a newer one replaces it.
 //!
-//! - [`Server`] listens on one port. It answers WebSocket clients by the protocol of Foxglove, and HTTP requests of a small page
-//!   that it brings along. Messages have the schemas of recordings (crate `recording`).
-//! - [`overview`] compares what the daemon tells at two moments; `rgaps top` and the page show the result.
+//! - [`Server`] listens on one port. It speaks Foxglove's protocol with WebSocket clients, and serves a small page over HTTP.
+//!   Messages have the schemas of recordings (crate `recording`).
+//! - [`overview`] compares two states of the daemon; `rgaps top` and the page show the difference.
 //!
-//! One thread receives (`watch`), one asks the daemon (`look`), each connection has one of its own. They share the table of
-//! channels and clients (`hub`).
+//! One thread receives messages (`watch`), one asks the daemon (`look`), and each connection has a thread of its own. They share the
+//! table of channels and clients (`hub`).
 //! `docs/decisions/0050-view.md` has the reasons.
 #![warn(clippy::too_many_lines)]
 #![forbid(unsafe_code)]

@@ -1,10 +1,10 @@
-//! The thread that asks the daemon: which topics there are, and, while a page is open, all that it draws.
+//! The thread that asks the daemon for the topics, and, while a page is open, for everything that the page draws.
 //!
-//! The daemon may be away, and then a question takes long. So no other thread asks one that it does not have to.
+//! A question takes long while the daemon is away, so the other threads leave their questions to this one where they can.
 
 use crate::hub::Hub;
 use crate::options::Options;
-use crate::overview::{Look, Report, Window};
+use crate::overview::{Look, RealmReport, Window};
 use crate::state::{members, Answers, Overview};
 use rgaps::{ClientError, Node, TopicRow};
 use rgaps_session::{explain, pattern_matches};
@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often topics are looked for; and the time between the first two looks, which the first rates are of.
+/// Time between two searches for topics. Also the time between the first two looks at the daemon, which give the first rates.
 const DISCOVERY: Duration = Duration::from_millis(250);
-/// How often an open page gets something new.
+/// Time between two looks at the daemon for an open page.
 const EVERY: Duration = Duration::from_millis(1000);
-/// Topics whose members are asked for, at most: each costs the daemon a request.
+/// Most topics whose members this thread asks for: each costs the daemon a request.
 const TOPICS_MAX: usize = 64;
 
 pub(crate) struct Looker {
@@ -49,7 +49,7 @@ impl Looker {
     pub(crate) fn run(mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             if let Err(error) = self.turn() {
-                // Messages come without the daemon, and the next one is found by itself.
+                // Messages flow without a daemon, and the node finds the next daemon by itself.
                 self.hub.set_away();
                 self.overview.set_error(explain(&error));
             }
@@ -79,19 +79,19 @@ impl Looker {
         Ok(())
     }
 
-    fn answers(&self, mut report: Report) -> Answers {
+    fn answers(&self, mut report: RealmReport) -> Answers {
         let topics = &mut report.topics;
         topics.retain(|topic| is_shown(&self.options, &topic.topic));
         let mut all = Vec::new();
         for topic in topics.iter().take(TOPICS_MAX) {
-            // It may have gone a moment ago.
+            // The topic may have disappeared a moment ago.
             if let Ok(info) = self.node.topic(&topic.topic) {
                 all.extend(members(&info));
             }
         }
         let topics_without_members = topics.len().saturating_sub(TOPICS_MAX);
         if !self.options.patterns.is_empty() {
-            // Without processes that have nothing to do with these topics.
+            // Leaves out processes that are not among `all`: they use none of the topics whose members this thread asked for.
             let pids: BTreeSet<u32> = all.iter().map(|member| member.pid).collect();
             report.clients.retain(|client| pids.contains(&client.pid));
         }

@@ -1,32 +1,32 @@
-//! What to show, and to whom.
+//! The options of a server.
 
 use crate::error::{ViewError, TOKEN_MIN};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// Foxglove's own port.
+/// The default port of Foxglove's WebSocket protocol.
 pub const PORT: u16 = 8765;
 
-/// Between two messages of a topic, at most.
+/// The longest time between two messages of a topic, for tiny rates.
 const PERIOD_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// What a [`Server`](crate::Server) shows, and to whom.
+/// What a [`Server`](crate::Server) shows, and to which clients.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Topics and patterns; none: all topics.
+    /// Topics and patterns. Empty: all topics.
     pub patterns: Vec<String>,
     /// Where to listen. An address other than loopback requires a token. Default: 127.0.0.1:8765.
     pub listen: SocketAddr,
-    /// What a client must know. At least [`TOKEN_MIN`](crate::TOKEN_MIN) characters.
+    /// The token that a client must send, of at least [`TOKEN_MIN`](crate::TOKEN_MIN) characters. None: no token.
     pub token: Option<String>,
     /// Web sites, besides the server's own page, whose scripts may connect without a token. Default: Foxglove's.
     pub origins: Vec<String>,
-    /// Messages per second of each topic, at most; the server looks 100 times a second. Default: 10.
+    /// Most messages per second of each topic. The server looks for messages 100 times a second, so it sends no more. Default: 10.
     pub rate: f64,
-    /// Bytes of a message, at most. The server down-samples a larger image, and sends no other message that is larger. Default:
+    /// Most bytes of a message. The server down-samples larger images and point clouds, and sends no other larger messages. Default:
     /// 1 MiB.
     pub bytes_max: u64,
-    /// WebSocket clients at a time, at most. Default: 16.
+    /// Most WebSocket clients at a time. Default: 16.
     pub clients_max: usize,
 }
 
@@ -45,7 +45,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The time between two messages of a topic, at least.
+    /// The least time between two messages of a topic.
     pub(crate) fn period(&self) -> Duration {
         let period = Duration::try_from_secs_f64(1.0 / self.rate);
         period.unwrap_or(PERIOD_MAX).min(PERIOD_MAX)

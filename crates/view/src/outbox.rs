@@ -1,7 +1,7 @@
-//! What is to be sent to one client.
+//! The outbox of a client: messages and announcements that wait to be sent to it.
 //!
-//! It has one place for a message of each subscription: a message that was not sent when the next one comes is replaced. So a slow
-//! client costs little memory, and nobody waits for it. Announcements are kept in their order, up to a limit.
+//! It holds at most one message of each subscription: a newer message replaces one that was not sent. So a slow client costs little
+//! memory, and no thread waits for it. Announcements stay in their order, up to a limit.
 
 use crate::protocol;
 use rgaps_recording::Image;
@@ -10,17 +10,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Subscriptions of a client, at most.
+/// Most subscriptions of a client.
 const SUBSCRIPTIONS_MAX: usize = 4096;
-/// Announcements that wait for a client, at most.
+/// Most announcements that wait for a client.
 const ANNOUNCEMENTS_MAX: usize = 4096;
 
-/// A message as all clients get it.
+/// An encoded message, the same for all clients.
 #[derive(Debug)]
 pub(crate) struct Frame {
     /// When it was published: nanoseconds since 1970.
     pub(crate) log_ns: u64,
-    /// By the schema of its channel.
+    /// The message, encoded by the schema of its channel.
     pub(crate) bytes: Vec<u8>,
     pub(crate) image: Option<Image>,
 }
@@ -35,9 +35,9 @@ pub(crate) enum Out {
 /// Why a subscription is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NoRoom {
-    /// The client uses its number already.
+    /// The client already has a subscription with this number.
     Taken,
-    /// The client has too many.
+    /// The client has too many subscriptions.
     TooMany,
 }
 
@@ -50,17 +50,17 @@ struct Slot {
 struct OutboxState {
     announcements: VecDeque<String>,
     slots: BTreeMap<u32, Slot>,
-    /// The subscription that was served last: the next one is served next.
+    /// The subscription whose message was sent last. The search for the next message begins behind it (round robin).
     served: u32,
-    /// More announcements waited than there is room for.
+    /// Whether announcements overflowed, so that the client must be dropped.
     is_overrun: bool,
-    /// The client wants to know who publishes and subscribes.
+    /// Whether the client follows the users of topics.
     follows_graph: bool,
 }
 
 pub(crate) struct Outbox {
     state: Mutex<OutboxState>,
-    /// Readable while something may be there to send.
+    /// An eventfd, readable while there may be something to send.
     event: OwnedFd,
 }
 
@@ -77,21 +77,21 @@ impl Outbox {
     }
 
     fn wake(&self) {
-        // It fails only when the counter is full, and then it is readable.
+        // The write fails only when the counter is full, and then the descriptor is readable anyway.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
-    /// What to wait for.
+    /// The descriptor to poll for new messages.
     pub(crate) fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
-    /// Looks at what is there from now on.
+    /// Resets the event. Call before looking at the outbox, so that no later message is overlooked.
     pub(crate) fn clear_event(&self) {
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
     }
 
-    /// Adds a text. The client that does not read them is given up.
+    /// Adds an announcement. Marks the outbox as overrun if too many announcements wait for the client.
     pub(crate) fn announce(&self, text: String) {
         let mut state = self.lock();
         match state.announcements.len() < ANNOUNCEMENTS_MAX {
@@ -127,7 +127,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// The channel of the subscription that ended.
+    /// Ends a subscription. Returns its channel.
     pub(crate) fn unsubscribe(&self, id: u32) -> Option<u32> {
         self.lock().slots.remove(&id).map(|slot| slot.channel)
     }
@@ -144,7 +144,7 @@ impl Outbox {
         slots.into_values().map(|slot| slot.channel).collect()
     }
 
-    /// A message of a channel. Returns how many messages it replaced.
+    /// Puts a message of a channel into the slots of its subscriptions. Returns how many older messages it replaced.
     pub(crate) fn offer(&self, channel: u32, frame: &Arc<Frame>) -> u64 {
         let mut state = self.lock();
         let (mut is_wanted, mut replaced) = (false, 0);
@@ -161,7 +161,7 @@ impl Outbox {
         replaced
     }
 
-    /// What to send next: announcements first, then a message of each subscription in turn.
+    /// Takes the next thing to send: announcements first, then a message of each subscription in turn.
     pub(crate) fn next(&self) -> Option<Out> {
         let mut state = self.lock();
         if let Some(text) = state.announcements.pop_front() {
@@ -200,7 +200,7 @@ mod tests {
         })
     }
 
-    /// Subscription and content of the next message.
+    /// The first byte of the subscription's number, and the first byte of the next message.
     fn next(outbox: &Outbox) -> Option<(u8, u8)> {
         match outbox.next()? {
             Out::Message(bytes) => Some((bytes[1], bytes[protocol::MESSAGE_HEAD])),

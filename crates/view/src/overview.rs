@@ -1,4 +1,4 @@
-//! What a realm has at a moment, and how much of it came since another: what `rgaps top` and the page show.
+//! Compares two states of a realm: the figures and rates that `rgaps top` and the page show.
 
 use rgaps::{
     ClientError, ClientRow, Histogram, LinkFigures, Node, PeerRow, PeerState, PoolRow, Stage,
@@ -8,12 +8,12 @@ use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Figures of links come once a second, so their rates are of a longer time.
+/// The links report about once a second, so their rates cover this longer time.
 const LINKS_SPAN: Duration = Duration::from_secs(4);
-/// Looks that are remembered for that at most.
+/// Most states of links that are kept for their rates.
 const MAX_LOOKS: usize = 64;
 
-/// All that the daemon tells at a moment.
+/// The daemon's answers at one moment.
 #[allow(missing_docs)]
 #[derive(Debug)]
 pub struct Look {
@@ -28,7 +28,7 @@ pub struct Look {
 }
 
 impl Look {
-    /// Asks the daemon.
+    /// Asks the daemon for its state.
     pub fn take(node: &Node) -> Result<Look, ClientError> {
         let peers = node.peers()?;
         Ok(Look {
@@ -44,11 +44,11 @@ impl Look {
     }
 }
 
-/// What happened between two looks.
+/// The state of a realm, with rates since an earlier look.
 #[allow(missing_docs)]
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Report {
-    /// Of the rates of topics.
+pub struct RealmReport {
+    /// Seconds that the rates of topics cover.
     pub interval_s: f64,
     pub daemon: Daemon,
     pub topics: Vec<Topic>,
@@ -85,13 +85,13 @@ pub struct Topic {
     pub bytes: u64,
     pub messages_per_s: f64,
     pub bytes_per_s: f64,
-    /// Counted by each subscriber.
+    /// The sum over all subscribers.
     pub received: u64,
     pub missed: u64,
     pub missed_per_s: f64,
     pub kept: u64,
     pub held: u64,
-    /// Publishers that wait for reliable subscribers.
+    /// How many publishers wait for reliable subscribers.
     pub waiting: u32,
 }
 
@@ -120,7 +120,7 @@ pub struct Link {
     pub duplicates: u64,
     pub connects: u64,
     pub violations: u64,
-    /// Of the last seconds; null where nothing went.
+    /// Times of messages of the last seconds, by stage. None: no message passed the stage.
     pub stages: BTreeMap<&'static str, Option<Times>>,
 }
 
@@ -154,7 +154,7 @@ pub struct Client {
     pub subscribers: u32,
 }
 
-/// The last look, and what links did in those before.
+/// The last look, and the figures of links in earlier ones.
 #[derive(Debug, Default)]
 pub struct Window {
     last: Option<Look>,
@@ -162,14 +162,14 @@ pub struct Window {
 }
 
 impl Window {
-    /// One more. None: it is the first, which nothing came before.
-    pub fn add(&mut self, look: Look) -> Option<Report> {
+    /// Adds a look, and compares it with the last one. None: it is the first look.
+    pub fn add(&mut self, look: Look) -> Option<RealmReport> {
         let report = self.last.as_ref().map(|last| {
             let since = self.links.front();
             report(last, &look, since.map(|(at, links)| (*at, &links[..])))
         });
         self.links.push_back((look.at, look.links.clone()));
-        // The oldest is as old as it has to be, and no older.
+        // Keeps one entry that is at least `LINKS_SPAN` old, and drops older ones.
         while self.links.len() > MAX_LOOKS
             || self
                 .links
@@ -183,13 +183,13 @@ impl Window {
     }
 }
 
-/// What was counted since, per second. What counts less than before has begun anew.
+/// The growth of a counter per second. A counter that is less than before has restarted from 0.
 fn rate(now: u64, before: Option<u64>, span: Duration) -> f64 {
     let before = before.filter(|before| *before <= now).unwrap_or(0);
     (now - before) as f64 / span.as_secs_f64().max(1e-3)
 }
 
-fn report(before: &Look, now: &Look, links: Option<(Instant, &[LinkFigures])>) -> Report {
+fn report(before: &Look, now: &Look, links: Option<(Instant, &[LinkFigures])>) -> RealmReport {
     let span = now.at - before.at;
     let known: BTreeMap<&str, &TopicRow> = before
         .topics
@@ -219,14 +219,14 @@ fn report(before: &Look, now: &Look, links: Option<(Instant, &[LinkFigures])>) -
     let peers = now.peers.iter().map(|peer| {
         let of = |links: &[LinkFigures]| links.iter().find(|l| l.host == peer.host).cloned();
         let figures = of(&now.links).unwrap_or_default();
-        let (since, former) = match links {
+        let (since, earlier) = match links {
             Some((since, links)) => (since, of(links)),
             None => (before.at, None),
         };
-        link(peer, &figures, former.as_ref(), now.at - since)
+        link(peer, &figures, earlier.as_ref(), now.at - since)
     });
     let status = &now.status;
-    Report {
+    RealmReport {
         interval_s: span.as_secs_f64(),
         daemon: Daemon {
             version: status.version.clone(),
@@ -246,13 +246,13 @@ fn report(before: &Look, now: &Look, links: Option<(Instant, &[LinkFigures])>) -
     }
 }
 
-fn link(peer: &PeerRow, now: &LinkFigures, former: Option<&LinkFigures>, span: Duration) -> Link {
-    // Links that were started again count from nothing.
-    let former = former.filter(|former| former.connects <= now.connects);
-    let per_s = |of: fn(&LinkFigures) -> u64| rate(of(now), former.map(of), span);
+fn link(peer: &PeerRow, now: &LinkFigures, earlier: Option<&LinkFigures>, span: Duration) -> Link {
+    // Links that were restarted count from 0.
+    let earlier = earlier.filter(|earlier| earlier.connects <= now.connects);
+    let per_s = |of: fn(&LinkFigures) -> u64| rate(of(now), earlier.map(of), span);
     let stages = Stage::ALL.iter().enumerate().map(|(at, stage)| {
-        let times = match former {
-            Some(former) => now.stages[at].since(&former.stages[at]),
+        let times = match earlier {
+            Some(earlier) => now.stages[at].since(&earlier.stages[at]),
             None => now.stages[at],
         };
         (stage.name(), self::times(&times))
@@ -283,7 +283,7 @@ fn link(peer: &PeerRow, now: &LinkFigures, former: Option<&LinkFigures>, span: D
     }
 }
 
-/// Median and 99th percentile; none without any.
+/// The count, median and 99th percentile of a histogram. None: it is empty.
 pub fn times(histogram: &Histogram) -> Option<Times> {
     let us = |share| histogram.quantile_ns(share).map(|ns| ns as f64 / 1e3);
     Some(Times {
@@ -321,21 +321,21 @@ mod tests {
         let second = Duration::from_secs(2);
         assert_eq!(rate(30, Some(10), second), 10.0);
         assert_eq!(rate(30, None, second), 15.0);
-        // It began anew.
+        // The counter restarted.
         assert_eq!(rate(4, Some(10), second), 2.0);
         assert!(rate(4, None, Duration::ZERO).is_finite());
     }
 
     #[test]
     fn times_of_a_link_are_those_of_the_last_seconds() {
-        let mut former = LinkFigures::default();
-        former.stages[2].counts[20] = 100;
-        let mut now = former.clone();
+        let mut earlier = LinkFigures::default();
+        earlier.stages[2].counts[20] = 100;
+        let mut now = earlier.clone();
         (now.messages_out, now.stages[2].counts[5]) = (10, 10);
         let row = link(
             &PeerRow::default(),
             &now,
-            Some(&former),
+            Some(&earlier),
             Duration::from_secs(2),
         );
         assert_eq!(row.messages_out_per_s, 5.0);
@@ -343,12 +343,12 @@ mod tests {
         assert_eq!(wire.count, 10);
         assert!(wire.p99_us <= 32.0, "{wire:?}");
         assert_eq!(row.stages["total"], None);
-        // Of links that were started again, all.
-        former.connects = 3;
+        // The links were restarted, so all their counts are new.
+        earlier.connects = 3;
         let row = link(
             &PeerRow::default(),
             &now,
-            Some(&former),
+            Some(&earlier),
             Duration::from_secs(2),
         );
         assert_eq!(row.stages["wire"].unwrap().count, 110);

@@ -1,30 +1,30 @@
-//! Whose process is at the other end of a connection on this host: the kernel lists the owner of each TCP socket.
+//! Finds the user at the other end of a TCP connection within this host, by the kernel's list of sockets (`/proc/net/tcp`).
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
-/// Its user. None: the kernel does not say.
+/// The user id of the process at the other end. None: the kernel does not list the socket.
 pub(crate) fn owner_of(stream: &TcpStream) -> Option<u32> {
-    let (theirs, ours) = (stream.peer_addr().ok()?, stream.local_addr().ok()?);
-    // A socket of IPv6 may have addresses of IPv4.
+    let (peer, own) = (stream.peer_addr().ok()?, stream.local_addr().ok()?);
+    // A socket of IPv6 may have IPv4 addresses, so this looks in both lists.
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().find_map(|path| {
         let list = std::fs::read_to_string(path).ok()?;
-        find(&list, theirs, ours)
+        find(&list, peer, own)
     })
 }
 
-/// The user of the socket with this address and this peer.
+/// The user of the socket with these own and peer addresses, from the text of a list.
 fn find(list: &str, own: SocketAddr, peer: SocketAddr) -> Option<u32> {
     let (own, peer) = (written(own), written(peer));
     list.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip(1);
         let (local, remote) = (words.next()?, words.next()?);
-        let is_it = (0..2).any(|way| own[way] == local && peer[way] == remote);
-        // State, queues, timer, retransmissions; then the user.
+        let is_it = (0..2).any(|at| own[at] == local && peer[at] == remote);
+        // Skips state, queues, timer and retransmissions, before the user.
         words.nth(4).filter(|_| is_it)?.parse().ok()
     })
 }
 
-/// An address as the kernel writes it, in each way: words of 32 bits in the machine's order, and the port.
+/// The two ways in which the kernel may write an address: 32-bit words in the machine's byte order, and the port.
 fn written(address: SocketAddr) -> [String; 2] {
     let port = address.port();
     let words = |bytes: &[u8]| {

@@ -1,20 +1,20 @@
-//! Foxglove's WebSocket protocol, versions `foxglove.sdk.v1` and `foxglove.websocket.v1`, which differ in their name only: the
-//! server announces channels, a client subscribes to them, the server sends messages. Text frames are JSON, binary frames have
+//! Foxglove's WebSocket protocol, versions `foxglove.sdk.v1` and `foxglove.websocket.v1`, which differ only in their names: the
+//! server announces channels, a client subscribes to them, the server sends messages. Text frames are JSON; binary frames carry
 //! messages. See the specification at <https://github.com/foxglove/ws-protocol>.
 
 use data_encoding::BASE64;
-use rgaps_recording::Kind;
+use rgaps_recording::SchemaKind;
 use serde::Deserialize;
 use serde_json::{json, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names of the protocol, the preferred one first.
+/// Names of the protocol's versions, the preferred one first.
 const NAMES: [&str; 2] = ["foxglove.sdk.v1", "foxglove.websocket.v1"];
 /// Opcode of a frame with a message.
 const MESSAGE_DATA: u8 = 1;
-/// Before the bytes of a message: opcode, subscription, log time.
+/// Bytes before a message: opcode, subscription, log time.
 pub(crate) const MESSAGE_HEAD: usize = 1 + 4 + 8;
-/// What the server does not offer, and some clients ask for all the same.
+/// Operations that the server does not offer. Some clients ask for them anyway, and get a warning.
 const NOT_OFFERED: [&str; 7] = [
     "advertise",
     "unadvertise",
@@ -25,12 +25,12 @@ const NOT_OFFERED: [&str; 7] = [
     "fetchAsset",
 ];
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Subscribe(Vec<Subscription>),
     Unsubscribe(Vec<u32>),
-    /// Whether it wants to know who publishes and subscribes.
+    /// Starts or stops to follow the users of topics.
     FollowGraph(bool),
     /// A part of the protocol that the server does not offer.
     NotOffered(String),
@@ -39,18 +39,18 @@ pub(crate) enum Command {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Subscription {
-    /// Chosen by the client.
+    /// The number that the client chose.
     pub(crate) id: u32,
     pub(crate) channel_id: u32,
 }
 
-/// The protocol to speak with a client that offers these, separated by commas.
+/// Chooses a version from a client's list, which is separated by commas. None: it offers none that the server speaks.
 pub(crate) fn choose(offered: &str) -> Option<&'static str> {
     let offers = |name: &&str| offered.split(',').any(|offer| offer.trim() == *name);
     NAMES.into_iter().find(offers)
 }
 
-/// Reads a text frame of a client. The error is for the client.
+/// Parses a text frame of a client. The error is a text for the client.
 pub(crate) fn parse(text: &str) -> Result<Command, String> {
     let mut parsed: Value = serde_json::from_str(text).map_err(|_| "this is no JSON".to_owned())?;
     let op = match parsed.get("op") {
@@ -80,7 +80,7 @@ pub(crate) fn server_info(name: &str, session: &str) -> String {
 pub(crate) fn channel(
     id: u32,
     topic: &str,
-    kind: Kind,
+    kind: SchemaKind,
     metadata: &BTreeMap<String, String>,
 ) -> Value {
     json!({
@@ -105,7 +105,7 @@ pub(crate) fn unadvertise(channel_ids: &[u32]) -> String {
 /// The processes that publish to a topic, and those that subscribe.
 pub(crate) type Users = (BTreeSet<String>, BTreeSet<String>);
 
-/// Who uses which topic, all of it, and topics that are gone since the last time.
+/// The update with all users of all topics, and with topics that have disappeared since the last update.
 pub(crate) fn connection_graph(topics: &BTreeMap<String, Users>, removed: &[&str]) -> String {
     let rows = |key: &str, of: fn(&Users) -> &BTreeSet<String>| {
         let rows = topics.iter();
@@ -155,14 +155,14 @@ mod tests {
 
     #[test]
     fn what_clients_say_is_read_or_refused() {
-        let said = r#"{"op":"subscribe","subscriptions":[{"id":3,"channelId":7}]}"#;
+        let frame = r#"{"op":"subscribe","subscriptions":[{"id":3,"channelId":7}]}"#;
         let (id, channel_id) = (3, 7);
         let wanted = Command::Subscribe(vec![Subscription { id, channel_id }]);
-        assert_eq!(parse(said), Ok(wanted));
-        let said = r#"{"op":"unsubscribe","subscriptionIds":[3,4]}"#;
-        assert_eq!(parse(said), Ok(Command::Unsubscribe(vec![3, 4])));
-        let said = parse(r#"{"op":"fetchAsset","uri":"x"}"#);
-        assert_eq!(said, Ok(Command::NotOffered("fetchAsset".to_owned())));
+        assert_eq!(parse(frame), Ok(wanted));
+        let frame = r#"{"op":"unsubscribe","subscriptionIds":[3,4]}"#;
+        assert_eq!(parse(frame), Ok(Command::Unsubscribe(vec![3, 4])));
+        let frame = parse(r#"{"op":"fetchAsset","uri":"x"}"#);
+        assert_eq!(frame, Ok(Command::NotOffered("fetchAsset".to_owned())));
         for wrong in [
             "",
             "{",

@@ -1,4 +1,4 @@
-//! The port: it accepts connections and gives each a thread.
+//! Listens on the port, accepts connections, and serves each in a thread.
 
 use crate::access::{Access, Refused};
 use crate::client::Client;
@@ -22,15 +22,15 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tungstenite::handshake::derive_accept_key;
 
-/// Connections besides those of WebSocket clients, at most.
+/// Most connections besides those of WebSocket clients.
 const REQUESTS_MAX: usize = 32;
-/// How long a stop may go unnoticed.
+/// Time between two looks whether the server stops.
 const SLICE: Duration = Duration::from_millis(100);
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
-/// The files of the page: they tell nothing, and need no token.
+/// The files of the page. They have no data of the realm, so they need no token.
 const FILES: [(&str, &str, &str); 3] = [
     (
         "/",
@@ -55,7 +55,7 @@ struct Shared {
     access: Access,
     hub: Arc<Hub>,
     overview: Arc<Overview>,
-    /// What clients are told is the server's name, and what tells two runs of it apart.
+    /// The server's name for clients, and an id that differs for each run.
     name: String,
     session: String,
     stop: AtomicBool,
@@ -69,7 +69,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens, and begins.
+    /// Listens and starts the threads.
     pub fn start(node: Node, mut options: Options) -> Result<Server, ViewError> {
         options.check()?;
         for pattern in &mut options.patterns {
@@ -101,7 +101,7 @@ impl Server {
             overview: overview.clone(),
             stop: AtomicBool::new(false),
         });
-        // Dropped where a thread cannot be started, so that the others end.
+        // If a thread cannot be started, this drops the server, which ends the other threads.
         let mut server = Server {
             address,
             shared: shared.clone(),
@@ -117,7 +117,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens.
+    /// The address at which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -126,9 +126,10 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        // It waits for the threads of connections. Those that ask the daemon end by themselves: it may take long to answer.
+        // The accepting thread waits for the threads of connections. Nothing waits for the threads of `look` and `watch`: they ask the
+        // daemon, which may take long to answer, and end by themselves.
         if let Some(thread) = self.accepting.take() {
-            // A thread that panicked has printed so.
+            // A panic of the thread has printed its message.
             let _ = thread.join();
         }
     }
@@ -157,7 +158,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             Ok((stream, _)) => stream,
             Err(error) if is_for_later(&error) => continue,
             Err(_) => {
-                // There are no descriptors for it: it stays in the queue.
+                // No descriptors are free. The connection stays in the kernel's queue.
                 std::thread::sleep(SLICE);
                 continue;
             }
@@ -173,7 +174,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         }
         let sharing = shared.clone();
         let builder = std::thread::Builder::new().name("rgaps-view-client".to_owned());
-        // Without a thread the connection is dropped.
+        // If no thread can be started, this drops the connection.
         connections.extend(builder.spawn(move || serve(&sharing, stream)));
     }
     for thread in connections {
@@ -182,7 +183,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 }
 
 fn serve(shared: &Shared, mut stream: TcpStream) {
-    // Inherited on some systems.
+    // Some systems inherit the flag from the listener.
     let _ = stream.set_nonblocking(false);
     let _ = stream.set_nodelay(true);
     let (request, rest) = match Request::read(&mut stream, &shared.stop) {
@@ -199,7 +200,7 @@ fn refuse(stream: &TcpStream, Refused(status, reason): &Refused) {
     answer(stream, *status, TEXT, format!("{reason}\n").as_bytes());
 }
 
-/// The connection, to answer on it, and what to answer.
+/// A refused request: its connection, and the answer.
 type NotServed = Box<(TcpStream, Refused)>;
 
 fn respond(
@@ -254,7 +255,7 @@ fn send_thumbnail(shared: &Shared, request: &Request, stream: &TcpStream) {
     };
     match frame.and_then(|frame| thumbnail::png(&frame)) {
         Some(png) => answer(stream, Status::Ok, "image/png", &png),
-        // None has come yet.
+        // No image has come yet.
         None => answer(stream, Status::NoContent, "image/png", b""),
     }
 }

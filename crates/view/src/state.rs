@@ -1,8 +1,8 @@
-//! What the page draws: the overview of `rgaps top`, and the publishers and subscribers of each topic.
+//! The data of the page: the report of `rgaps top`, and the publishers and subscribers of each topic.
 
 use crate::hub::{Figures, Hub, Shown};
 use crate::options::Options;
-use crate::overview::Report;
+use crate::overview::RealmReport;
 use crate::protocol::Users;
 use rgaps::TopicInfo;
 use serde::Serialize;
@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long after a page asked the daemon is asked for its next answer.
+/// After a page's last request, `look` asks the daemon for this long.
 const ASKED: Duration = Duration::from_secs(3);
-/// An answer that is older tells nothing of now. It also limits how long a page waits for the first one.
+/// Older answers of the daemon are not shown. Also limits how long a page waits for the first answer.
 const STALE: Duration = Duration::from_secs(3);
 
 /// A publisher or subscriber.
@@ -27,14 +27,14 @@ pub(crate) struct Member {
 /// The answers of the daemon at a moment.
 #[derive(Default)]
 pub(crate) struct Answers {
-    pub(crate) report: Report,
+    pub(crate) report: RealmReport,
     pub(crate) members: Vec<Member>,
     /// Topics whose members are not in `members`.
     pub(crate) topics_without_members: usize,
 }
 
 impl Answers {
-    /// Who uses which topic.
+    /// The users of each topic.
     pub(crate) fn graph(&self) -> BTreeMap<String, Users> {
         let topics = self.report.topics.iter();
         let mut graph: BTreeMap<String, Users> = topics
@@ -56,7 +56,7 @@ impl Answers {
 #[derive(Serialize)]
 struct Page<'a> {
     #[serde(flatten)]
-    report: &'a Report,
+    report: &'a RealmReport,
     members: &'a [Member],
     topics_without_members: usize,
     shown: Vec<Shown>,
@@ -79,7 +79,7 @@ impl ViewState {
     }
 }
 
-/// The last answers of the daemon, which all pages share. No page waits for the daemon, which may have gone.
+/// The last answers of the daemon, which all pages share, so that no page waits for the daemon.
 #[derive(Default)]
 pub(crate) struct Overview {
     state: Mutex<ViewState>,
@@ -91,7 +91,7 @@ impl Overview {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether pages want to know.
+    /// Whether a page has asked recently.
     pub(crate) fn is_asked(&self) -> bool {
         let asked = self.lock().asked;
         asked.is_some_and(|asked| asked.elapsed() < ASKED)
@@ -109,11 +109,11 @@ impl Overview {
         self.lock().error = Some(error);
     }
 
-    /// What a page draws now, as JSON; or why it is not known.
+    /// The page's data as JSON; or why there is none.
     pub(crate) fn json(&self, options: &Options, hub: &Hub) -> Result<Vec<u8>, String> {
         let mut state = self.lock();
         state.asked = Some(Instant::now());
-        // The first answer comes soon.
+        // `look` answers soon after the first request of a page.
         let until = Instant::now() + STALE;
         while !state.is_fresh() && state.error.is_none() {
             let left = until.saturating_duration_since(Instant::now());

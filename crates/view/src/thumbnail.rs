@@ -1,13 +1,13 @@
-//! A small picture of an image, for the page.
+//! Makes small pictures of images for the page.
 
 use crate::outbox::Frame;
 use png::{BitDepth, ColorType, Compression};
 use rgaps_recording::Image;
 
-/// Pixels of its longer side, at most.
+/// Most pixels of the longer side.
 const SIDE_MAX: u32 = 192;
 
-/// The newest image of a topic as a small PNG. None: it is no image.
+/// Encodes an image as a small PNG. None: the message is no image.
 pub(crate) fn png(frame: &Frame) -> Option<Vec<u8>> {
     let image = frame.image?;
     let length = image.step as usize * image.height as usize;
@@ -26,7 +26,7 @@ pub(crate) fn png(frame: &Frame) -> Option<Vec<u8>> {
     Some(file)
 }
 
-/// Every n-th pixel of every n-th row, with 8 bits of each colour.
+/// Every n-th pixel of every n-th row, with 8 bits per channel.
 fn pixels(image: Image, nth: u32, bytes: &[u8]) -> Option<(ColorType, Vec<u8>)> {
     let taken = image.every(nth, bytes);
     Some(match image.encoding {
@@ -47,7 +47,7 @@ fn pixels(image: Image, nth: u32, bytes: &[u8]) -> Option<(ColorType, Vec<u8>)> 
     })
 }
 
-/// Blue, green, red, and perhaps alpha, in the order of PNG.
+/// Reorders blue, green and red for PNG. Keeps alpha, if there is one.
 fn red_first(pixel: &[u8]) -> impl Iterator<Item = u8> + '_ {
     pixel[..3].iter().rev().chain(&pixel[3..]).copied()
 }
@@ -59,7 +59,7 @@ fn grey(values: Vec<f32>) -> Vec<u8> {
     let greatest = finite().fold(f32::NEG_INFINITY, f32::max);
     let scaled = values.iter().map(|value| {
         let share = (value - least) / (greatest - least).max(f32::MIN_POSITIVE);
-        // What is no number becomes black.
+        // NaN becomes black.
         (share * 255.0) as u8
     });
     scaled.collect()

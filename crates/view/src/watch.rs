@@ -1,42 +1,42 @@
-//! The thread that receives.
+//! The thread that receives messages.
 //!
-//! It reads topics that somebody looks at, and each new topic until its first message tells what it is. It polls: a subscriber that
-//! sleeps costs its publishers a system call for each message, and this one never sleeps.
+//! It reads topics with viewers, and each new topic until its first message tells the schema. It polls, since a subscriber that
+//! sleeps on its doorbell costs publishers a system call for each message.
 
 use crate::hub::Hub;
 use crate::options::Options;
 use crate::outbox::Frame;
 use rgaps::{Late, Node, PublisherRow, RecvError, Sample, Subscriber};
-use rgaps_recording::{describe, encode_within, metadata_of, Kind, WallClock};
+use rgaps_recording::{describe, encode_within, metadata_of, SchemaKind, WallClock};
 use rgaps_session::explain;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often messages are looked for.
+/// Time between two looks for messages.
 const TICK: Duration = Duration::from_millis(10);
-/// The same while nothing is read. Whoever begins to look ends this wait.
+/// The same while the server reads no topic. A new viewer ends this wait.
 const IDLE: Duration = Duration::from_millis(100);
-/// How soon a topic is tried again that refused the server.
+/// Pause before the server tries again to join a topic that refused it.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
-/// Publishers of a topic that are remembered.
+/// Most rows of publishers that the server keeps for a topic. With more, it drops all of them.
 const PUBLISHERS_KEPT: usize = 64;
 
-/// A topic that is read.
+/// A topic that the server reads.
 struct Reading {
     subscriber: Subscriber,
     /// A message whose GPU work is not complete.
     pending: Option<Sample>,
     /// When the next message may be sent.
     due: Instant,
-    /// What the daemon says of publishers, by their random numbers. None: they had left.
+    /// The daemon's rows of publishers, by publisher id. None: the publisher left before the server asked, or the daemon did not answer.
     publishers: BTreeMap<u64, Option<PublisherRow>>,
 }
 
 impl Reading {
-    /// What its publisher declares. Asks the daemon once.
+    /// The daemon's row of a message's publisher. Asks the daemon once per publisher.
     fn publisher_of(&mut self, sample: &Sample, node: &Node) -> Option<PublisherRow> {
         if self.publishers.len() > PUBLISHERS_KEPT {
             self.publishers.clear();
@@ -86,7 +86,7 @@ impl Watcher {
         }
     }
 
-    /// Reads what is wanted, and nothing else.
+    /// Joins the topics that have viewers or whose schemas are unknown, and leaves all others.
     fn open_and_close(&mut self) {
         let (wanted, is_daemon_there) = self.hub.wanted();
         self.readings.retain(|name, _| {
@@ -104,7 +104,7 @@ impl Watcher {
             {
                 continue;
             }
-            // In the domain of the messages: publishers copy nothing for this subscriber.
+            // The subscriber reads in the messages' own domain, so publishers copy nothing for it.
             let builder = self.node.subscriber(&name).observer();
             match builder.keep_latest().late(Late::Latest).create() {
                 Ok(subscriber) => {
@@ -127,7 +127,7 @@ impl Watcher {
         }
     }
 
-    /// Sends the newest message of a topic, if it is time for one and its GPU work is complete.
+    /// Takes the newest message of a topic and delivers it, if the next one is due and its GPU work is complete.
     fn take(&mut self, name: &str) {
         let Some(reading) = self.readings.get_mut(name) else {
             return;
@@ -178,7 +178,7 @@ impl Watcher {
         let type_name = publisher.map_or("", |row| &row.type_name);
         let bytes_max = self.options.bytes_max;
         let encoded = encode_within(sample, type_name, log_ns, bytes_max, &mut bytes)?;
-        let kind = encoded.map_or(Kind::Message, |encoded| encoded.kind);
+        let kind = encoded.map_or(SchemaKind::Message, |encoded| encoded.kind);
         if !self.hub.has_channel(name, kind) {
             let metadata = metadata_of(sample.publisher_id(), publisher, describe(sample));
             self.hub.add_channel(name, kind, metadata);

@@ -8,11 +8,11 @@ use rgaps_testkit::{driver, Daemon};
 use rgaps_view::Options;
 use support::View;
 
-/// No publisher copies for who looks: the server copies what it shows.
+/// The server copies the messages that it shows from the GPU; publishers copy nothing for it.
 #[test]
 fn an_image_on_a_gpu_is_shown_and_its_publisher_copies_nothing() {
     if !driver::is_real() {
-        // Copies and kernels take their time, so that what is not waited for has not happened.
+        // Delays copies and kernels, so that a missing wait shows.
         driver::use_test_driver(&[("DELAY_US", "3000")]);
     }
     let uuid = Driver::load().unwrap().devices().unwrap()[0].uuid;
@@ -33,7 +33,7 @@ fn an_image_on_a_gpu_is_shown_and_its_publisher_copies_nothing() {
             client.subscribe(1, &announced);
             channel = Some(announced);
         }
-        // An older one may come first.
+        // An older message may come first.
         while !client.message().1.ends_with(&image) {}
     }
     assert_eq!(channel.unwrap()["schemaName"], "foxglove.RawImage");

@@ -1,4 +1,4 @@
-//! Clients of the Foxglove protocol: what they get, what they may do, and that none disturbs others.
+//! Clients of the Foxglove protocol: what they get, what they may do, and that no client disturbs others.
 
 mod support;
 
@@ -79,7 +79,8 @@ fn a_large_message_that_is_no_image_is_not_sent_and_the_client_is_told() {
     assert!(shown["too_large"].as_u64() >= Some(1), "{shown}");
 }
 
-/// The server subscribes as an observer of the newest message, so no publisher waits for it. It leaves when no client looks.
+/// The server subscribes as an observer of the newest message, so no publisher waits for it. It leaves the topic with its last
+/// viewer.
 #[test]
 fn a_topic_is_read_only_while_somebody_looks() {
     let view = View::start();
@@ -129,7 +130,7 @@ fn topics_come_and_go() {
     node.forget_topic("camera/left").unwrap();
     let ended = client.text("unadvertise");
     assert_eq!(ended["channelIds"], json!([channel["id"]]));
-    // Somebody who did not hear of it yet.
+    // The client may subscribe before it knows that the channel has ended.
     client.subscribe(1, channel);
     let warning = client.text("status");
     assert!(
@@ -147,7 +148,7 @@ fn a_slow_client_loses_messages_and_delays_nobody() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !ended.load(Ordering::Relaxed) {
-                // Larger than what a connection has room for.
+                // Larger than the connection's buffers.
                 put_image(&publisher, &[500, 600, 3], 0);
                 std::thread::yield_now();
             }
@@ -158,14 +159,14 @@ fn a_slow_client_loses_messages_and_delays_nobody() {
         let mut fast = view.client();
         fast.channel("front");
         fast.subscribe(1, &channel);
-        // From now on the slow one does not read.
+        // From here on the slow client does not read.
         let mut seen = 0;
         until("messages that the slow client does not get", || {
             seen += u64::from(fast.message().0 == 1);
             view.state()["view"]["replaced"].as_u64() > Some(20)
         });
         assert!(seen > 0);
-        // It reads again, and gets the newest.
+        // The slow client reads again, and gets the newest message.
         slow.message();
         slow.message();
         ended.store(true, Ordering::Relaxed);
@@ -228,7 +229,7 @@ fn bad_frames_end_a_connection_with_the_reason() {
         .as_str()
         .unwrap()
         .contains("getParameters"));
-    // Nobody else noticed.
+    // The other client is still served.
     other.say(&json!({"op": "fetchAsset", "uri": "x", "requestId": 1}));
     other.text("status");
 }

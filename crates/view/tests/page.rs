@@ -1,4 +1,4 @@
-//! The page, what it asks for, and who may ask.
+//! The page, its requests, and which requests the server refuses.
 
 mod support;
 
@@ -130,7 +130,7 @@ fn with_a_token_nobody_gets_data_without_it() {
         ..Options::default()
     });
     let address = view.address();
-    // The page itself tells nothing.
+    // The page itself has no data, so it needs no token.
     assert_eq!(get(address, "/", &[]).status, 200);
     for path in [
         "/state.json",

@@ -5,7 +5,7 @@ use crate::domain::on_gpu;
 use crate::steps::{arm, Fate, Role};
 use anyhow::Context;
 use rgaps_engine::{state_path, Engine, Reactor, Setup, SystemSources};
-use rgaps_session::{ByteSize, Config, CudaUse, DaemonLock, Listener};
+use rgaps_session::{ByteSize, Config, CudaUse, DaemonLock, SessionListener};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Instant;
@@ -56,7 +56,7 @@ pub fn run(socket: &Path, board: i32, fate: Option<Fate>) -> anyhow::Result<()> 
         },
         Instant::now(),
     )?;
-    let listener = Listener::bind(socket, config.socket_mode.0, &lock)?;
+    let listener = SessionListener::bind(socket, config.socket_mode.0, &lock)?;
     // Never readable: only a signal ends this daemon.
     let flags = rustix::event::EventfdFlags::CLOEXEC;
     let never: OwnedFd = rustix::event::eventfd(0, flags).context("eventfd")?;

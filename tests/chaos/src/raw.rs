@@ -3,8 +3,8 @@
 use anyhow::{anyhow, bail, Context};
 use rgaps_layout::LAYOUT_VERSION;
 use rgaps_session::{
-    Answer, Channel, ClientPacket, ClientRow, DaemonPacket, Demand, Member, PoolRow, Request, Role,
-    SocketError, Status, TopicRow, PROTOCOL_VERSION,
+    Answer, ClientPacket, ClientRow, DaemonPacket, Demand, Member, PoolRow, Request, Role,
+    SessionSocket, SocketError, Status, TopicRow, PROTOCOL_VERSION,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::os::fd::OwnedFd;
@@ -20,14 +20,14 @@ pub const TOPIC: &str = "chaos/checker";
 
 /// A session.
 pub struct Raw {
-    channel: Channel,
+    channel: SessionSocket,
     next_id: u64,
     member: Option<Member>,
 }
 
 impl Raw {
     pub fn connect(socket: &Path) -> anyhow::Result<Raw> {
-        let channel = Channel::connect(socket)?;
+        let channel = SessionSocket::connect(socket)?;
         channel.set_nonblocking(true)?;
         let mut raw = Raw {
             channel,

@@ -2,8 +2,8 @@
 
 use rgaps_layout::LAYOUT_VERSION;
 use rgaps_session::{
-    Answer, Channel, ClientPacket, DaemonPacket, Demand, History, Member, Offer, Refusal, Request,
-    Role, ZoneGrant, KERNEL_FDS_MAX, MAX_PACKET_BYTES, PROTOCOL_VERSION,
+    Answer, ClientPacket, DaemonPacket, Demand, History, Member, Offer, Refusal, Request, Role,
+    SessionSocket, ZoneGrant, KERNEL_FDS_MAX, MAX_PACKET_BYTES, PROTOCOL_VERSION,
 };
 use rgaps_testkit::until;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -25,7 +25,7 @@ pub struct CutOff;
 
 /// A session.
 pub struct Liar {
-    pub channel: Channel,
+    pub channel: SessionSocket,
     next_id: u64,
 }
 
@@ -40,7 +40,7 @@ pub struct Joined {
 impl Liar {
     /// A session that has not said hello.
     pub fn connect(socket: &Path) -> Liar {
-        let channel = Channel::connect(socket).expect("the daemon listens");
+        let channel = SessionSocket::connect(socket).expect("the daemon listens");
         channel.set_nonblocking(true).expect("a nonblocking socket");
         Liar {
             channel,

@@ -61,7 +61,7 @@ fn bytes_that_are_no_packet_end_only_their_own_session() {
 
 /// A valid packet to be mutated: what a join looks like on the wire.
 fn a_join_as_bytes() -> Vec<u8> {
-    let (here, there) = rgaps_session::Channel::pair().expect("a pair");
+    let (here, there) = rgaps_session::SessionSocket::pair().expect("a pair");
     let packet = rgaps_session::ClientPacket {
         id: 7,
         request: join("honest", publisher()),

@@ -31,7 +31,7 @@ fn answers(daemon: &Daemon) {
 }
 
 fn packet(request: Request) -> Vec<u8> {
-    let (here, there) = rgaps_session::Channel::pair().expect("a pair");
+    let (here, there) = rgaps_session::SessionSocket::pair().expect("a pair");
     here.send(&ClientPacket { id: 9, request }, &[])
         .expect("sent");
     let mut bytes = vec![0u8; 4096];
@@ -111,7 +111,7 @@ fn strange_files_as_descriptors_stop_nobody() {
     let folder = tempfile::tempdir().expect("a folder");
     let plain = std::fs::File::create(folder.path().join("plain")).expect("a file");
     let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
-    let (channel, _peer) = rgaps_session::Channel::pair().expect("a pair");
+    let (channel, _peer) = rgaps_session::SessionSocket::pair().expect("a pair");
     let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
     let open = |path: &str, flags| {
         rustix::fs::open(path, flags, rustix::fs::Mode::empty()).expect("a path")
@@ -352,7 +352,7 @@ fn who_connects_to_a_daemon_that_is_stopped_is_told_so() {
     // Until as many wait as the system lets wait, nobody is told.
     let mut waiting = Vec::new();
     let refused = loop {
-        match rgaps_session::Channel::connect(&daemon.socket()) {
+        match rgaps_session::SessionSocket::connect(&daemon.socket()) {
             Ok(channel) => waiting.push(channel),
             Err(error) => break error,
         }
@@ -366,7 +366,7 @@ fn who_connects_to_a_daemon_that_is_stopped_is_told_so() {
     daemon.resume();
     // It accepts those that waited first, which are thousands.
     until("the daemon to accept connections", || {
-        rgaps_session::Channel::connect(&daemon.socket()).is_ok()
+        rgaps_session::SessionSocket::connect(&daemon.socket()).is_ok()
     });
     answers(&daemon);
     daemon.assert_well();

@@ -3,7 +3,7 @@
 use crate::plan::Across;
 use anyhow::Context;
 use rgaps_engine::{Engine, Reactor, Setup, SystemSources};
-use rgaps_session::{ByteSize, Config, DaemonLock, Listener, PeerUse};
+use rgaps_session::{ByteSize, Config, DaemonLock, PeerUse, SessionListener};
 use rustix::event::{eventfd, EventfdFlags};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ impl Daemon {
             },
             Instant::now(),
         )?;
-        let listener = Listener::bind(&socket, config.socket_mode.0, &lock)?;
+        let listener = SessionListener::bind(&socket, config.socket_mode.0, &lock)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC).context("eventfd")?;
         let reactor = Reactor::new(engine, listener, stop.try_clone()?)?;
         let thread = std::thread::Builder::new()

@@ -2,7 +2,7 @@
 
 use crate::host::Address;
 use rgaps_layout::LAYOUT_VERSION;
-use rgaps_session::{Channel, ClientPacket, Request, PROTOCOL_VERSION};
+use rgaps_session::{ClientPacket, Request, SessionSocket, PROTOCOL_VERSION};
 use rgaps_testkit::Random;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -66,7 +66,7 @@ fn junk(random: &mut Random) -> Vec<u8> {
 
 /// A session of the daemon, held until it is dropped: it asks and reads no answer, says junk, or says nothing.
 fn session(flood: &Flood, random: &mut Random) -> Option<OwnedFd> {
-    let channel = Channel::connect(&flood.socket).ok()?;
+    let channel = SessionSocket::connect(&flood.socket).ok()?;
     channel.set_nonblocking(true).ok()?;
     let socket = channel.as_fd().try_clone_to_owned().ok()?;
     match random.below(5) {
@@ -81,7 +81,7 @@ fn session(flood: &Flood, random: &mut Random) -> Option<OwnedFd> {
 }
 
 /// Sends requests until there is no room for more.
-fn ask(channel: &Channel, requests: u64) {
+fn ask(channel: &SessionSocket, requests: u64) {
     let hello = Request::Hello {
         protocol: PROTOCOL_VERSION,
         layout: LAYOUT_VERSION,

@@ -3,7 +3,7 @@
 use crate::process::command_within;
 use crate::{programs, until, Process};
 use rgaps::Node;
-use rgaps_session::{Channel, Config};
+use rgaps_session::{Config, SessionSocket};
 use rustix::process::{kill_process, Pid, Signal};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -124,7 +124,7 @@ impl Daemon {
         let socket = self.socket();
         until("the daemon to listen", || {
             assert!(process.is_running(), "the daemon has ended: {}", self.log());
-            Channel::connect(&socket).is_ok()
+            SessionSocket::connect(&socket).is_ok()
         });
         self.process = Some(process);
     }

@@ -1,5 +1,5 @@
-//! Two hosts on this machine: a daemon and links for each, in network namespaces with a cable between
-//! them, or at loopback.
+//! Two hosts on this machine, each with a daemon and a process of links: in two network namespaces with a cable (a veth
+//! pair) between them, or at loopback.
 
 use crate::board::{Board, Geometry};
 use crate::crew::{Crew, Job, Orders};
@@ -18,26 +18,26 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long daemons and links may take to begin.
+/// How long daemons and links may take to start.
 const SOON: Duration = Duration::from_secs(30);
-/// Where the control plane listens in a namespace of its own.
+/// The port of the control plane in a network namespace of its own.
 pub(super) const CONTROL_PORT: u16 = 7447;
-/// Where it may listen elsewhere.
+/// The ports that the control plane may use at loopback.
 const PORTS: Range<u16> = 30_000..32_000;
 const MIB: u64 = 1 << 20;
 
-/// Whether the two hosts are namespaces.
+/// Whether the two hosts are network namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Namespaces {
-    /// If they can be made.
+    /// Namespaces if they can be made, otherwise loopback.
     Auto,
-    /// Or it fails.
+    /// Namespaces. The benchmark fails if they cannot be made.
     Yes,
-    /// At loopback.
+    /// Loopback.
     No,
 }
 
-/// What a child of ours turns into, so that it ends with us.
+/// A program that a member of the crew executes in its own process, so that it ends with the benchmark.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Program {
     pub netns: Option<PathBuf>,
@@ -60,7 +60,7 @@ impl Program {
     }
 }
 
-/// Goes into a network namespace, before there are threads.
+/// Moves this process into a network namespace. Call it before the process starts threads: they would stay behind.
 pub fn enter(netns: Option<&Path>) -> anyhow::Result<()> {
     let Some(path) = netns else { return Ok(()) };
     let file = std::fs::File::open(path)?;
@@ -68,18 +68,18 @@ pub fn enter(netns: Option<&Path>) -> anyhow::Result<()> {
         .context("the network namespace cannot be entered")
 }
 
-/// A host.
+/// One of the two hosts, running.
 #[allow(missing_docs)] // the names say it
 pub struct Host {
     pub config: Config,
     pub address: IpAddr,
     pub netns: Option<PathBuf>,
-    /// Its daemon and its links.
+    /// Process ids of the host's daemon and of its links.
     pub(crate) daemon: u32,
     pub(crate) links: u32,
 }
 
-/// PEM files of a host, and who vouches for both.
+/// A host's certificate and key, and the certificate of the authority that signed both hosts': PEM files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Certificates {
     pub ca: PathBuf,
@@ -87,22 +87,23 @@ pub(crate) struct Certificates {
     pub key: PathBuf,
 }
 
-/// Both, and what is between them.
+/// Both hosts and the connection between them. Dropping it ends their processes.
 pub struct Hosts {
-    /// Where messages are published.
+    /// The host that publishes.
     pub a: Host,
-    /// Where they are read.
+    /// The host that subscribes.
     pub b: Host,
-    /// None at loopback, and then why.
+    /// Whether a cable joins the hosts. Otherwise they are at loopback.
     pub(crate) cable: bool,
+    /// Why there is no cable.
     pub(crate) why: Option<String>,
     pub(crate) certificates: Option<[Certificates; 2]>,
     crew: Crew,
-    /// Removed at the end.
+    /// A temporary folder, removed at the end.
     pub folder: TempDir,
 }
 
-/// The user's configuration, for a daemon of the bench's at this socket.
+/// Returns the user's configuration, changed for a daemon of the benchmark at this socket.
 pub(super) fn bench_config(user: &Config, socket: PathBuf) -> Config {
     let mut config = Config {
         realm: "bench".to_owned(),
@@ -117,7 +118,7 @@ pub(super) fn bench_config(user: &Config, socket: PathBuf) -> Config {
     config
 }
 
-/// What both hosts know of each other.
+/// How the hosts reach each other: values for both, by host.
 struct Network {
     addresses: [IpAddr; 2],
     ports: [u16; 2],
@@ -156,10 +157,11 @@ impl Network {
 
 const NOT_SHARED: &str = "cards with RDMA are not shared with network namespaces";
 
-/// What the links are to be like.
+/// Options of the links between both hosts.
 pub(crate) struct Wanted {
+    /// Bytes of a message.
     pub size: u64,
-    /// Bytes that are on their way, or kept, at a time.
+    /// Bytes that the links may retain on the sending host, and hold in landing memory on the other.
     pub held: u64,
     pub lanes: u32,
     pub tls: bool,
@@ -269,7 +271,7 @@ impl Start<'_> {
         address: IpAddr,
         netns: Option<PathBuf>,
     ) -> anyhow::Result<Host> {
-        // The environment goes over files, not over this.
+        // Variables of the environment override a configuration file, but not an inline configuration.
         let inline = toml::to_string(&config).context("the configuration as TOML")?;
         let environment = vec![("RGAPSD_CONFIG".to_owned(), inline)];
         let program = |path: PathBuf, argument: &str| Program {
@@ -315,7 +317,7 @@ pub(super) fn until(
     Ok(())
 }
 
-/// A namespace that ends with us: a process in it, and its path.
+/// Makes a network namespace that ends with the benchmark. Returns the id of a process in it, and the namespace's path.
 pub(super) fn name_space(start: &mut Start<'_>, config: &Config) -> anyhow::Result<(u32, PathBuf)> {
     anyhow::ensure!(
         rustix::process::geteuid().is_root(),
@@ -336,7 +338,7 @@ pub(super) fn name_space(start: &mut Start<'_>, config: &Config) -> anyhow::Resu
     Ok((pid, path))
 }
 
-/// Two namespaces, and a cable between them.
+/// Makes two network namespaces with a cable between them, and returns their paths.
 fn lay_cable(start: &mut Start<'_>, config: &Config) -> anyhow::Result<[PathBuf; 2]> {
     let (first, second) = (name_space(start, config)?, name_space(start, config)?);
     let (pids, paths) = ([first.0, second.0], [first.1, second.1]);
@@ -376,8 +378,8 @@ pub(super) fn run(program: &str, arguments: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Ports that are free, and stay so until the hosts' processes bind them: not of those that the kernel gives to
-/// whoever asks for any.
+/// Returns a free port for each host, below the kernel's default range of ephemeral ports: nobody gets such a port by
+/// chance before the host's process binds it.
 fn free_ports(addresses: [IpAddr; 2]) -> anyhow::Result<[u16; 2]> {
     let first = std::process::id() as usize * 2;
     let mut ports = PORTS.cycle().skip(first % PORTS.len()).take(PORTS.len());
@@ -413,7 +415,7 @@ fn certificates(folder: &Path, addresses: [IpAddr; 2]) -> anyhow::Result<[Certif
     ])
 }
 
-/// Nanoseconds that a process's threads have run.
+/// CPU time of a process in nanoseconds, summed over the threads that it has now; 0 if there is no such process.
 pub(crate) fn cpu_ns(pid: u32) -> u64 {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
         return 0;
@@ -425,8 +427,8 @@ pub(crate) fn cpu_ns(pid: u32) -> u64 {
         .sum()
 }
 
-/// Bytes that have left by the network of a process: over its cable, or over loopback, where what comes
-/// back counts too.
+/// Bytes sent so far in the network namespace of a process: over its cable, or over loopback, which counts both
+/// directions.
 pub(crate) fn sent_bytes(pid: u32, cable: bool) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap_or_default();
     text.lines()

@@ -1,9 +1,9 @@
-//! `bench link`: topics between two hosts, which are both on this machine: a daemon and links for each, a
-//! publisher on one, subscribers on the other.
+//! `bench link`: topics between two hosts. Both hosts run on this machine, each with a daemon and a process of links. The
+//! publishers are on one host, the subscribers on the other.
 //!
-//! In rounds, in turns: hops of the floor (the same processes, wake-ups and copies without rgaps); bare TCP;
-//! messages one at a time, which is what latency is made of; a burst of messages on all topics, which is what
-//! rates are made of. Then all bytes are verified. All times are of one clock, since it is one machine.
+//! Each round measures in turn: hops of the floor (the same processes, wake-ups and copies without rgaps), bare TCP,
+//! messages one at a time (for latency), and a burst of messages on all topics (for rates). Then the subscribers
+//! verify all bytes. All times come from one clock, since both hosts are one machine.
 
 mod hosts;
 mod report;
@@ -26,18 +26,20 @@ use rgaps::Domain;
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 
-/// Lanes of a link at most.
+/// Most lanes of a link.
 pub const LANES_MAX: usize = 8;
-/// Subscribers of all topics at most: each has a bell.
+/// Most subscribers of all topics together: each has a bell.
 pub const SUBSCRIBERS_MAX: usize = 40;
-/// Rounds whose messages get memory that was never used: a round's are still kept while the next one's are filled.
+/// The first rounds, which are not counted: their messages get memory that was never used. Two, since the messages of a
+/// round are still kept while those of the next are filled.
 pub const GROWING: u64 = 2;
-/// Messages before those that are timed, in each round.
+/// Messages of each round that warm up and are not timed.
 const WARM_UP: u64 = 4;
-/// Bytes of such a message.
+/// Bytes of a message that warms up.
 const WARM_UP_BYTES: u64 = 64;
 
-/// Bells of the board.
+/// Numbers of the board's bells: one for each subscriber, one for each plain and each TLS lane of the floor, and `MAIN`
+/// for the benchmark's own process.
 mod bell {
     use super::{LANES_MAX, SUBSCRIBERS_MAX};
 
@@ -53,7 +55,7 @@ mod bell {
     }
 }
 
-/// What is to be measured.
+/// The parameters of `bench link`.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)] // the names say it
 pub struct LinkOptions {
@@ -62,14 +64,14 @@ pub struct LinkOptions {
     /// Where they are read.
     pub to: Domain,
     pub size: u64,
-    /// Of each topic, a process each.
+    /// Subscribers of each topic, each in a process of its own.
     pub subscribers: usize,
     pub lanes: u32,
     pub topics: usize,
     pub tls: bool,
-    /// Over RDMA: at loopback, since cards are not shared with namespaces.
+    /// Use RDMA, at loopback: RDMA cards are not shared with network namespaces.
     pub rdma: bool,
-    /// That are timed one by one.
+    /// Messages that are timed one by one.
     pub messages: u64,
     pub wait: Wait,
     pub namespaces: Namespaces,
@@ -84,45 +86,46 @@ impl LinkOptions {
     }
 }
 
-/// What all processes know.
+/// What all processes of the benchmark know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)] // the names say it
-pub struct Plan {
+pub struct LinkPlan {
     /// Where messages are published.
     pub domain: Domain,
     /// Where they are read.
     pub to: Domain,
     pub size: u64,
-    /// Of each topic.
+    /// Subscribers of each topic.
     pub subscribers: usize,
     pub topics: usize,
     pub lanes: u32,
     pub wait: Wait,
     /// Rounds; the first [`GROWING`] are not counted.
     pub rounds: u64,
-    /// Hops of the floor, and messages one at a time, of a round.
+    /// Timed hops of a round, and timed messages that go one at a time.
     pub single: u64,
-    /// Messages of a burst, on each topic.
+    /// Messages of a burst on each topic.
     pub burst: u64,
-    /// Messages that the regions of the floor have room for.
+    /// Messages for which each of the floor's regions has room.
     pub slots: u64,
 }
 
-/// Most bytes of the messages that are there at the same time.
+/// Most bytes of messages that exist at the same time.
 const BYTES_MAX: u64 = 2 << 30;
-/// Of bare TCP, which uses its memory again.
+/// Bytes of a region of the floor. Bare TCP reuses this memory.
 const REGION_BYTES: u64 = 256 << 20;
 /// Most messages of a round that go one at a time.
 const SINGLE_MAX: u64 = 32;
-/// A burst is long enough to forget its beginning: so many bytes, but no fewer and no more messages than these.
+/// Bytes of a burst on a topic, enough that its start-up does not count.
 const BURST_BYTES: u64 = 32 << 20;
+/// Fewest and most messages of a burst on a topic, whatever their size.
 const BURST: RangeInclusive<u64> = 64..=512;
 
-impl Plan {
-    /// `pool_bytes`: what each host's pool may have.
-    fn new(options: &LinkOptions, memory_bytes: u64, pool_bytes: u64) -> Plan {
+impl LinkPlan {
+    /// Plans rounds whose messages fit into the machine's memory and into `pool_bytes`, the cap of each host's pool.
+    fn new(options: &LinkOptions, memory_bytes: u64, pool_bytes: u64) -> LinkPlan {
         let size = options.size.max(1);
-        // Both hosts' pools have the messages, and other things need memory, too.
+        // The pools of both hosts hold the messages, and other things need memory, too.
         let budget = BYTES_MAX.min(memory_bytes / 16).min(pool_bytes / 4) / size;
         let single = options
             .messages
@@ -130,7 +133,7 @@ impl Plan {
             .min((budget / 2).max(1));
         let burst = (BURST_BYTES / size).clamp(*BURST.start(), *BURST.end());
         let burst = burst.min(budget / 2 / options.topics as u64).max(1);
-        Plan {
+        LinkPlan {
             domain: options.domain,
             to: options.to,
             size,
@@ -167,7 +170,7 @@ impl Plan {
         format!("bench/link/{topic}")
     }
 
-    /// Messages of a round on a topic, one by one and warming up.
+    /// Messages of a round that go one at a time, with those that warm up. Only the first topic has any.
     fn alone(&self, topic: usize) -> u64 {
         match topic {
             0 => WARM_UP + self.single,

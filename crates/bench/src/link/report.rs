@@ -19,28 +19,30 @@ pub struct LinkReport {
     pub topics: usize,
     pub tls: bool,
     pub wait: Wait,
-    /// Two network namespaces with a cable between them; or why it was at loopback.
+    /// Whether the hosts were two network namespaces with a cable between them.
     pub namespaces: bool,
+    /// Why the hosts were at loopback instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without_namespaces: Option<String>,
-    /// Timed one by one.
+    /// Messages that were timed one by one.
     pub messages: usize,
-    /// From the publish call until the last of the first topic's subscribers has the message.
+    /// From the publish call until the last subscriber of the first topic has the message.
     #[serde(flatten)]
     pub latency: Micros,
-    /// Until each of them has.
+    /// From the publish call until a subscriber has the message, over all subscribers of the first topic.
     pub each: Short,
-    /// The median of the messages before those, whose memory is used for the first time on both hosts: the kernel
-    /// provides its pages, and the GPU's driver gets to know them.
+    /// Median latency in the rounds that are not counted. Their messages use memory of both hosts for the first time,
+    /// so the kernel must provide its pages, and the GPU's driver must register them.
     pub fresh_us: f64,
-    /// The same hops, wake-ups and copies without rgaps.
+    /// Median of the floor: the same hops, wake-ups and copies without rgaps.
     pub floor_us: f64,
     pub floor: Short,
+    /// The median latency divided by the floor's.
     pub of_floor: f64,
-    /// Of bursts on all topics, the middle one.
+    /// Median rate of the bursts on all topics.
     pub gbit_s: f64,
     pub messages_per_s: f64,
-    /// Messages of a burst, on each topic.
+    /// Messages of a burst on each topic.
     pub burst: u64,
     pub raw_tcp_gbit_s: f64,
     pub of_raw_tcp: f64,
@@ -49,11 +51,10 @@ pub struct LinkReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of_raw_tls: Option<f64>,
     pub raw_tcp_half_rtt_us: f64,
-    /// Each stage alone.
     pub stages: Stages,
-    /// The median latency by the slowest of them.
+    /// The median latency divided by the time of the slowest stage.
     pub of_slowest_stage: f64,
-    /// Of bursts.
+    /// Bytes that the publishing host sent during the bursts.
     pub wire_bytes: u64,
     pub payload_bytes: u64,
     pub wire_of_payload: f64,
@@ -64,18 +65,19 @@ pub struct LinkReport {
     pub machine: Machine,
 }
 
-/// Medians in microseconds, each measured without the others in the same run.
+/// Each stage measured alone, in the same run: medians in microseconds.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Stages {
-    /// A loan.
+    /// One loan.
     pub alloc_us: f64,
-    /// A bare copy from the GPU into pinned memory, and back; 0 on the host.
+    /// A bare copy from the GPU into pinned memory; 0 if messages are published on the host.
     pub d2h_us: f64,
-    /// One message through as many bare connections.
+    /// One message through as many bare TCP connections as the link has lanes.
     pub wire_us: f64,
+    /// A bare copy from pinned memory to the GPU; 0 if messages are read on the host.
     pub h2d_us: f64,
-    /// A message of 64 bytes to as many subscribers of the same host.
+    /// A message of 64 bytes to as many subscribers on the publisher's own host.
     pub notify_us: f64,
 }
 
@@ -92,7 +94,7 @@ impl Stages {
     }
 }
 
-/// Seconds of processors for each billion bytes of bursts, with what bursts wait for.
+/// CPU seconds per gigabyte (10⁹ bytes) of payload in bursts, including the time that threads spin.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Cpu {

@@ -1,10 +1,10 @@
-//! The benchmark's own side: starts everything, publishes, and commands the floor.
+//! The benchmark's own process: it starts the hosts and members, publishes, commands the floor and makes the report.
 
 use super::hosts::{cpu_ns, sent_bytes, Hosts, Wanted};
 use super::report::{Cpu, LinkReport, Stages};
 use super::subscribe::{BURSTS, DUPLICATE, HOPS, LET_GO, MESSAGES};
-use super::wire::{FloorBytes, Kind, WireHost, WireLanes, SOURCE};
-use super::{bell, LinkOptions, Plan, Subscribe, GROWING, LANES_MAX, SUBSCRIBERS_MAX, WARM_UP};
+use super::wire::{CommandKind, FloorBytes, WireHost, WireLanes, SOURCE};
+use super::{bell, LinkOptions, LinkPlan, Subscribe, GROWING, LANES_MAX, SUBSCRIBERS_MAX, WARM_UP};
 use crate::board::{Board, Field, Geometry, AREAS};
 use crate::contents;
 use crate::crew::{Crew, Job, Orders, PATIENCE};
@@ -21,16 +21,16 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Small messages to and fro of a round.
+/// Round trips of small messages over bare TCP in each round.
 const ROUND_TRIPS: u64 = 200;
-/// How long the paths may take to be ready.
+/// How long the publishers wait for the paths to the subscribers, and for a loan.
 const SOON: Duration = Duration::from_secs(30);
-/// Before each message, so that sleepers sleep.
+/// Pause before each message and hop, so that blocking subscribers have gone to sleep.
 const SETTLE: Duration = Duration::from_micros(200);
-/// Copies of a stage alone, and bytes of them at most.
+/// Copies that time a stage alone; fewer if they would copy more than [`COPY_BYTES`].
 const COPIES: u64 = 10;
 const COPY_BYTES: u64 = 16 << 30;
-/// Messages of the notice alone.
+/// Messages that time the notification of subscribers alone.
 const NOTICES: usize = 200;
 
 /// Measures a link.
@@ -38,18 +38,20 @@ pub fn link(user: &Config, options: &LinkOptions) -> anyhow::Result<LinkReport> 
     link_beside(user, options, &mut |_| Ok(()))
 }
 
-/// A round, for what is measured beside a link: between its floor and its messages, by processes of its own.
+/// A round, for a caller of [`link_beside`]. It measures another design, with processes of its own, between the hops of
+/// the floor and the messages.
 #[allow(missing_docs)] // the names say it
 pub struct Round<'a> {
-    pub plan: &'a Plan,
+    pub plan: &'a LinkPlan,
     pub hosts: &'a Hosts,
     pub number: u64,
-    /// The bytes of the floor, which nobody uses meanwhile, and how another process opens them.
+    /// The board with the floor's messages, which nobody else uses meanwhile.
     pub bytes: &'a Board,
+    /// How another process opens `bytes`.
     pub shared: &'a FloorBytes,
 }
 
-/// Measures a link, and something else beside it.
+/// Measures a link, and calls `beside` in every round.
 pub fn link_beside(
     user: &Config,
     options: &LinkOptions,
@@ -61,7 +63,7 @@ pub fn link_beside(
         Domain::Host => user.pool.host.cap_bytes(),
         Domain::Cuda(_) => user.pool.cuda.cap.map_or(u64::MAX, |cap| cap.0),
     };
-    let plan = Plan::new(options, machine.memory_bytes, pool_bytes);
+    let plan = LinkPlan::new(options, machine.memory_bytes, pool_bytes);
     let hosts = Hosts::start(
         user,
         &Wanted {
@@ -123,7 +125,7 @@ fn check(options: &LinkOptions) -> anyhow::Result<()> {
 
 struct Measure<'a> {
     options: &'a LinkOptions,
-    plan: &'a Plan,
+    plan: &'a LinkPlan,
     board: &'a Board,
     bytes: &'a Board,
     geometry: Geometry,
@@ -131,26 +133,34 @@ struct Measure<'a> {
     lanes: WireLanes<'a>,
     gpu: Option<Gpu>,
     publishers: Vec<Publisher>,
-    /// What every subscriber of the first topic, and of the others, has to have counted before the next step.
+    /// The counts that the subscribers of the first topic, and those of the others, must reach in [`Field::Done`] before
+    /// the next step.
     done: [u64; 2],
+    /// The next message's tag, for each topic.
     tags: Vec<u64>,
-    /// When each message, hop and burst began.
+    /// When each timed message, each timed hop and each burst began.
     published: Vec<u64>,
     hopped: Vec<u64>,
     bursts: Vec<u64>,
+    /// How long each loan took.
     loans: Vec<u64>,
+    /// Half of each round trip over bare TCP.
     round_trips: Vec<u64>,
+    /// Gbit/s of bare TCP, and of bare TLS, in each round.
     raw: Vec<f64>,
     raw_tls: Vec<f64>,
+    /// How long one message over bare TCP took, in each round.
     raw_one: Vec<u64>,
+    /// Bytes that the publishing host sent during bursts.
     wire_bytes: u64,
+    /// CPU time during bursts, as [`spent`] returns it.
     cpu: [u64; 3],
 }
 
 impl<'a> Measure<'a> {
     fn new(
         options: &'a LinkOptions,
-        plan: &'a Plan,
+        plan: &'a LinkPlan,
         board: &'a Board,
         bytes: &'a Board,
         geometry: Geometry,
@@ -266,7 +276,7 @@ impl<'a> Measure<'a> {
             >= count
     }
 
-    /// Sleeps until it is so: whoever changes something rings.
+    /// Sleeps until `so` holds. Every process that changes the board rings the bell.
     fn wait_for(&mut self, what: &str, so: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
         let begun = Instant::now();
         loop {
@@ -282,7 +292,7 @@ impl<'a> Measure<'a> {
         }
     }
 
-    /// Until the subscribers of the first topic, or all, have done one thing more.
+    /// Waits until the subscribers of the first topic, or all, have finished one more step.
     fn subscribers(&mut self, all: bool) -> anyhow::Result<()> {
         self.done[0] += 1;
         self.done[1] += u64::from(all);
@@ -372,7 +382,7 @@ impl<'a> Measure<'a> {
         self.settle();
         let begun = monotonic_ns();
         self.lanes
-            .command(Kind::Hop, number, 1, self.options.tls, begun);
+            .command(CommandKind::Hop, number, 1, self.options.tls, begun);
         if counts {
             self.hopped.push(begun);
         }
@@ -380,27 +390,29 @@ impl<'a> Measure<'a> {
         self.wires()
     }
 
-    /// Bare TCP.
+    /// Measures bare TCP, and bare TLS if the link is encrypted: round trips, one message, as many messages as a burst.
     fn raw(&mut self, round: u64, counts: bool) -> anyhow::Result<()> {
         let number = round + 1;
         for slot in 0..self.plan.slots {
             self.fill_source(slot, number);
         }
         self.lanes
-            .command(Kind::RoundTrip, number, ROUND_TRIPS, false, 0);
+            .command(CommandKind::RoundTrip, number, ROUND_TRIPS, false, 0);
         self.wires()?;
         let member = self.wire_member(false);
         let halves = self.board.results(member, 0, ROUND_TRIPS as usize);
         let count = self.plan.burst * self.plan.topics as u64;
         let rate = |took: u64| (count * self.plan.size * 8) as f64 / took.max(1) as f64;
-        self.lanes.command(Kind::Rate, number, 1, false, 0);
+        self.lanes.command(CommandKind::Rate, number, 1, false, 0);
         self.wires()?;
         let one = self.lanes.took_ns(false);
-        self.lanes.command(Kind::Rate, number, count, false, 0);
+        self.lanes
+            .command(CommandKind::Rate, number, count, false, 0);
         self.wires()?;
         let plain = rate(self.lanes.took_ns(false));
         if self.options.tls {
-            self.lanes.command(Kind::Rate, number, count, true, 0);
+            self.lanes
+                .command(CommandKind::Rate, number, count, true, 0);
             self.wires()?;
             if counts {
                 self.raw_tls.push(rate(self.lanes.took_ns(true)));
@@ -414,7 +426,7 @@ impl<'a> Measure<'a> {
         Ok(())
     }
 
-    /// All at once, topics in turns.
+    /// Publishes the messages of a burst without a pause, the topics in turn.
     fn burst(
         &mut self,
         hosts: &Hosts,
@@ -456,7 +468,7 @@ impl<'a> Measure<'a> {
         (0..self.plan.subscribers).map(since).collect()
     }
 
-    /// Of bursts of so many bytes, the middle one.
+    /// The median rate of bursts of `burst_bytes` bytes.
     fn gbit_s(&self, burst_bytes: u64) -> f64 {
         let rounds = self.plan.rounds as usize;
         let rate = |round: usize| {
@@ -487,7 +499,7 @@ impl<'a> Measure<'a> {
         }
     }
 
-    /// Of all processes.
+    /// The sum of a field over all processes.
     fn sum(&self, field: Field) -> u64 {
         (0..self.geometry.members)
             .map(|member| self.board.field(member, field).load(Ordering::Acquire))
@@ -501,7 +513,7 @@ impl<'a> Measure<'a> {
         machine: Machine,
     ) -> anyhow::Result<LinkReport> {
         let plan = self.plan;
-        // All have looked for messages that came again.
+        // The subscribers count once more when they have looked for duplicates.
         self.subscribers(true)?;
         let growing = (GROWING * plan.single) as usize;
         let messages = self.times(MESSAGES, &self.published, growing..self.published.len());
@@ -556,7 +568,7 @@ impl<'a> Measure<'a> {
     }
 }
 
-/// The last subscriber's time of each message.
+/// Returns how long each message took to the last subscriber.
 fn last(times: &[Vec<u64>]) -> Vec<u64> {
     let of = |at: usize| times.iter().map(|times| times[at]).max().unwrap_or(0);
     (0..times[0].len()).map(of).collect()
@@ -572,13 +584,13 @@ fn median_us(mut ns: Vec<u64>) -> f64 {
 }
 
 fn publish(loan: Loan) -> anyhow::Result<()> {
-    // All bytes were waited for.
+    // `round` has waited for the kernels that fill the messages.
     loan.publish_on(Stream::NONE)
         .map_err(|unpublished| unpublished.error)?;
     Ok(())
 }
 
-/// Processor time of both daemons, of the links that send, of those that land.
+/// CPU time in nanoseconds of both daemons together, of the sending host's links, of the receiving host's links.
 fn spent(hosts: &Hosts) -> [u64; 3] {
     [
         cpu_ns(hosts.a.daemon) + cpu_ns(hosts.b.daemon),
@@ -587,15 +599,16 @@ fn spent(hosts: &Hosts) -> [u64; 3] {
     ]
 }
 
-/// Medians of a bare copy between GPU and pinned memory, both ways.
-fn copies_alone(plan: &Plan) -> anyhow::Result<(f64, f64)> {
+/// Medians in microseconds of a bare copy from the publisher's domain to pinned memory, and of one from there to the
+/// subscribers' domain.
+fn copies_alone(plan: &LinkPlan) -> anyhow::Result<(f64, f64)> {
     Ok((
         copy_alone(plan, plan.domain, true)?,
         copy_alone(plan, plan.to, false)?,
     ))
 }
 
-fn copy_alone(plan: &Plan, domain: Domain, is_down: bool) -> anyhow::Result<f64> {
+fn copy_alone(plan: &LinkPlan, domain: Domain, is_down: bool) -> anyhow::Result<f64> {
     let Some(gpu) = Gpu::of(domain)? else {
         return Ok(0.0);
     };
@@ -617,13 +630,13 @@ fn copy_alone(plan: &Plan, domain: Domain, is_down: bool) -> anyhow::Result<f64>
     }
 }
 
-/// Median of a small message to as many subscribers on one host.
-fn notice_alone(user: &Config, plan: &Plan) -> anyhow::Result<f64> {
+/// Median latency in microseconds of a small message to as many subscribers on one host.
+fn notice_alone(user: &Config, plan: &LinkPlan) -> anyhow::Result<f64> {
     let stage = Stage::new(user, Domain::Host)?;
     let outcome = exchange::run(
         &stage,
         "bench/notice",
-        &exchange::Plan {
+        &exchange::ExchangePlan {
             size: 64,
             messages: NOTICES,
             wait: plan.wait,

@@ -1,7 +1,7 @@
-//! A subscriber's side.
+//! A subscriber of `bench link`: receives hops of the floor and messages, times and verifies them.
 
 use super::wire::{FloorBytes, TARGET};
-use super::{bell, Plan, WARM_UP};
+use super::{bell, LinkPlan, WARM_UP};
 use crate::board::{Board, Field};
 use crate::contents;
 use crate::crew::Orders;
@@ -16,21 +16,21 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Result areas: when messages, and hops of the floor, had come; when the last one of a burst had.
+/// Result areas: when each timed message, each timed hop, and the last message of each burst arrived.
 pub const MESSAGES: usize = 0;
 pub const HOPS: usize = 1;
 pub const BURSTS: usize = 2;
-/// Line with the number of the last round whose messages may be let go of.
+/// Line with the number of rounds whose messages the subscribers may verify and release.
 pub const LET_GO: usize = 0;
-/// Messages that came again.
+/// Messages that arrived more than once.
 pub const DUPLICATE: Field = Field::Cpu2;
-/// Nothing takes longer.
+/// Limit of each wait.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long is looked for messages that came again.
+/// How long a subscriber looks for duplicates at its end.
 const LINGER: Duration = Duration::from_millis(30);
 
 struct Reader<'a> {
-    plan: &'a Plan,
+    plan: &'a LinkPlan,
     orders: &'a Orders,
     board: &'a Board,
     topic: usize,
@@ -42,7 +42,7 @@ struct Reader<'a> {
 /// The orders of a subscriber.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Subscribe {
-    pub plan: Plan,
+    pub plan: LinkPlan,
     pub bytes: FloorBytes,
 }
 
@@ -143,7 +143,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The messages of a round.
+    /// Receives the messages of a round; verifies and releases them when the publisher allows it.
     fn messages(&mut self, round: u64) -> anyhow::Result<()> {
         let (plan, topic) = (self.plan, self.topic);
         let (first, alone) = (self.next, plan.alone(topic));
@@ -179,7 +179,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The next message, when its bytes are there.
+    /// Waits for the next message and its bytes. Fails if a message was lost.
     fn message(&mut self) -> anyhow::Result<Sample> {
         loop {
             let sample = self.look()?;

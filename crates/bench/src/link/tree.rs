@@ -1,8 +1,8 @@
 //! `bench link --tree`: one publisher's large messages to subscribers on many hosts, over a tree and directly.
 //!
-//! Each host is a network namespace with a cable of its own to a router, limited in both directions, so a host that sends the same
-//! message twice needs twice as long. Three times are measured: to one host, to all over the tree, and to all directly (a star).
-//! What each cable carries for a message over the tree is counted.
+//! Each host is a network namespace with a cable of its own to a router. The cable's rate is limited in both directions, so a host
+//! that sends the same message twice needs twice as long. The benchmark measures three times: to one host, to all hosts over the
+//! tree, and to all hosts directly (a star). It also counts the bytes that each cable carries for a message over the tree.
 
 use super::hosts::{
     bench_config, geometry, name_space, run, sent_bytes, until, Host, Start, CONTROL_PORT,
@@ -22,25 +22,25 @@ use std::sync::mpsc::{channel, Receiver, Sender};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Hosts at most: each has a daemon and links here.
+/// Most hosts: each has a daemon and a process of links on this machine.
 pub const HOSTS_MAX: usize = 32;
-/// How long a message may take, and hosts to be ready.
+/// Limit of each wait for a message, a loan or the subscribers.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How often it is looked whether something is so.
+/// A tenth of the interval in which the benchmark looks whether the cables are quiet.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What is to be measured.
+/// The parameters of `bench link --tree`.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // the names say it
 pub struct TreeOptions {
-    /// The publisher's included.
+    /// Number of hosts, including the publisher's.
     pub hosts: usize,
     pub size: u64,
-    /// Of each cable, in each direction.
+    /// Rate of each cable in each direction.
     pub rate_mbit: u64,
-    /// Hosts that a host sends to itself, at most.
+    /// Most hosts to which a host sends a message directly.
     pub fanout: u32,
-    /// That are timed.
+    /// Messages that are timed.
     pub messages: u64,
 }
 
@@ -50,12 +50,14 @@ pub struct TreeOptions {
 pub struct TreeReport {
     pub hosts: usize,
     pub size: u64,
-    /// From the publish call until the last subscriber has the message; the middle one of all messages.
+    /// Median time from the publish call until the subscriber on one other host has the message.
     pub one_hop_ms: f64,
+    /// Median time until the last of all subscribers has it, over the tree.
     pub tree_ms: f64,
+    /// The same with messages sent to all hosts directly.
     pub star_ms: f64,
     pub tree_of_one_hop: f64,
-    /// What the busiest host has sent for each message over the tree.
+    /// Bytes that the busiest host sent for each message over the tree.
     pub bytes_per_cable_max: u64,
     pub lost: u64,
     pub duplicate: u64,
@@ -101,7 +103,7 @@ struct Measured {
     bytes_per_cable_max: u64,
 }
 
-/// Hosts with a cable each to a router.
+/// Hosts that are joined by a router, with a cable each.
 struct Routed {
     hosts: Vec<Host>,
     fanout: u32,
@@ -110,7 +112,7 @@ struct Routed {
     _folder: TempDir,
 }
 
-/// Of a host's cable: 1 is the router's end, 2 the host's.
+/// The address of an end of a host's cable: end 1 is the router's, 2 the host's.
 fn address(at: usize, end: u8) -> IpAddr {
     [10, 213, 100 + at as u8, end].into()
 }
@@ -185,7 +187,7 @@ impl Routed {
         Ok(routed)
     }
 
-    /// Times messages from the first host to the ones after it.
+    /// Times messages from the first host to the others among the first `hosts`.
     fn measure(
         &mut self,
         topic: &str,
@@ -209,7 +211,7 @@ impl Routed {
             size: options.size,
             counts,
         };
-        // The first message says how large messages are, which decides about the tree.
+        // The links build a tree only for large messages, so one message comes before it.
         round.send(0)?;
         self.wait_for_tree(&here, topic, hosts)?;
         let before = self.sent();
@@ -231,7 +233,8 @@ impl Routed {
         hosts.map(|host| sent_bytes(host.links, true)).collect()
     }
 
-    /// Waits until all hosts are reached over the tree, if there is to be one, and what the change made cross once more has crossed.
+    /// Waits until the topic reaches all hosts, with a fan-out also until no more than `fanout` of them are sent to directly, and
+    /// until the cables are quiet: changing the routes may make the links send messages again.
     fn wait_for_tree(&mut self, here: &Node, topic: &str, hosts: usize) -> anyhow::Result<()> {
         let direct = match self.fanout {
             0 => hosts,
@@ -249,7 +252,7 @@ impl Routed {
         loop {
             std::thread::sleep(10 * LOOK);
             let now = self.sent();
-            // They say that they are there.
+            // Idle links still exchange keep-alives, so quiet means below 64 KiB, not 0.
             let quiet = now
                 .iter()
                 .zip(&before)
@@ -262,7 +265,7 @@ impl Routed {
     }
 }
 
-/// Lays a cable between a host and the router.
+/// Lays a rate-limited cable between a host and the router.
 fn lay_cable(
     (host, netns): (u32, &Path),
     (router, router_netns): (u32, &Path),
@@ -296,11 +299,11 @@ fn inside(netns: &Path, program: &str, arguments: &[&str]) -> anyhow::Result<()>
     run("nsenter", &[&[path.as_str(), program], arguments].concat())
 }
 
-/// What a reader tells.
+/// A report of a reader.
 enum Event {
-    /// It has a message: its number, how many it missed before, and when that was.
+    /// The reader received a message: its number, how many messages were missed before it, and when it arrived.
     Has(u64, u64, Instant),
-    /// Whether it was whole.
+    /// Whether the message had the right bytes.
     Checked(bool),
 }
 
@@ -329,7 +332,7 @@ impl Reader {
                 }
             };
             let has = Event::Has(sample.tag(), sample.missed(), Instant::now());
-            // Bytes are looked at when all have the message.
+            // Verify the bytes only when all readers have the message.
             if events.send(Ok(has)).is_err() || checks.recv().is_err() {
                 return;
             }
@@ -344,7 +347,7 @@ impl Reader {
     }
 }
 
-/// Messages of a topic, one after the other.
+/// Sends the messages of a topic one after the other.
 struct Round<'a> {
     publisher: Publisher,
     readers: Vec<Reader>,
@@ -354,7 +357,7 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Publishes a message. How long it takes until all have it.
+    /// Publishes a message. Returns how long it took until all readers had it.
     fn send(&mut self, number: u64) -> anyhow::Result<Duration> {
         let count = self.readers.len() as u32;
         anyhow::ensure!(

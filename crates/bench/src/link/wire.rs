@@ -1,10 +1,13 @@
-//! The floor of a link: one process per host, joined by as many connections as the link has lanes, with a thread
-//! for each. They carry single messages as a link does ([`Kind::Hop`]: woken by a futex, from shared memory into
-//! the socket, from the socket into shared memory, and on by futexes), many at once ([`Kind::Rate`]), and
-//! small ones to and fro ([`Kind::RoundTrip`]).
+//! The floor of a link: one process per host, joined by as many TCP connections as the link has lanes, with a thread for
+//! each at both ends. The benchmark commands the sending threads through lines of the board:
+//!
+//! - [`CommandKind::Hop`] carries one message as a link does. A futex wakes the sender, which writes from shared memory
+//!   into the socket; the receiver reads into shared memory and wakes the subscribers by futexes.
+//! - [`CommandKind::Rate`] carries many messages without a pause.
+//! - [`CommandKind::RoundTrip`] sends small messages there and back.
 
 use super::hosts::{enter, Certificates};
-use super::{bell, Plan, LANES_MAX};
+use super::{bell, LinkPlan, LANES_MAX};
 use crate::board::{Board, Field, Geometry};
 use crate::contents;
 use crate::crew::{Orders, PATIENCE};
@@ -21,43 +24,45 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Region of the board of bytes from which messages leave.
+/// The region of [`FloorBytes`] from which messages are sent.
 pub const SOURCE: usize = 0;
-/// Region in which they arrive.
+/// The region of [`FloorBytes`] into which messages are received.
 pub const TARGET: usize = 1;
-/// FloorBytes of a small message to and fro.
+/// Bytes of a message of a round trip.
 const SMALL: usize = 64;
-/// Up to here a header and the bytes are one piece.
+/// Most bytes of a message that is copied behind its header, to be written in one piece.
 const ONE_PIECE: u64 = 4096;
-/// FloorBytes of a `read` or `write`.
+/// Most bytes of a `read` or `write`.
 const CHUNK: u64 = 1 << 20;
 const HEADER_WORDS: usize = 7;
 const HEADER_BYTES: usize = HEADER_WORDS * 8;
 
-/// Line of the board with the commands for a lane, and that with when it had ended at the other end.
+/// Line of the board with the command for a lane: word 0 is the command's number, 1 to 6 are the [`WireCommand`], 7 is
+/// when the lane began with it.
 fn command_line(lane: usize) -> usize {
     8 + lane
 }
+/// Line of the board with the time at which the other host had all messages of a lane's [`CommandKind::Rate`].
 fn end_line(lane: usize) -> usize {
     8 + 2 * LANES_MAX + lane
 }
-/// Line with the answers of both hosts: commands that their lanes have executed; the listener's port.
+/// Line of the board with the number of commands that the sending lanes have executed, and with the listener's port.
 const ANSWERS: usize = 4;
 
-/// The floor's process of a host: one of two ends.
+/// The floor's process on one of the two hosts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct WireHost {
-    pub plan: Plan,
+    pub plan: LinkPlan,
     pub listens: bool,
     pub netns: Option<PathBuf>,
-    /// Of the listener.
+    /// The listening host's address.
     pub address: IpAddr,
-    /// Of the listener, and of who connects to it.
+    /// The certificates of the host that listens, then of the host that connects. None: there are no TLS lanes.
     pub certificates: Option<[Certificates; 2]>,
     pub bytes: FloorBytes,
 }
 
-/// A second board, with the floor's bytes.
+/// How a process opens the second board, whose areas hold the floor's messages.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)] // the names say it
 pub struct FloorBytes {
@@ -66,7 +71,7 @@ pub struct FloorBytes {
 }
 
 impl FloorBytes {
-    /// The board, in another process.
+    /// Maps the board in this process.
     pub fn open(&self) -> anyhow::Result<Board> {
         let file = std::fs::File::options()
             .read(true)
@@ -76,25 +81,27 @@ impl FloorBytes {
     }
 }
 
-/// What a lane does.
+/// What a command makes a lane do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub enum Kind {
+pub enum CommandKind {
     Hop = 1,
     Rate = 2,
     RoundTrip = 3,
 }
 
-/// A command, as it lies in a line of the board behind its number, and as it crosses as a header.
+/// A command to a lane. It lies in the lane's line of the board, behind its number, and is sent to the other host as a
+/// header.
 #[derive(Clone, Copy, Debug)]
 pub struct WireCommand {
     pub kind: u64,
-    /// Of the hop; or of the contents.
+    /// The number of the hop, or the number that determines the contents of the messages.
     pub number: u64,
-    /// Where its bytes begin in a message, and how many it has of each.
+    /// Where the lane's part of each message begins.
     pub offset: u64,
+    /// Bytes of that part.
     pub bytes: u64,
-    /// How many messages; of a hop, how many lanes have a part.
+    /// Number of messages. For a hop: number of lanes that carry a part of it.
     pub count: u64,
     pub sent_ns: u64,
 }
@@ -140,16 +147,16 @@ impl WireCommand {
     }
 }
 
-/// The benchmark's side: commands to the lanes of the sending host.
+/// The benchmark's side of the floor: commands the lanes of the sending host.
 pub struct WireLanes<'a> {
     pub board: &'a Board,
-    pub plan: &'a Plan,
+    pub plan: &'a LinkPlan,
     commanded: u64,
     executed: u64,
 }
 
 impl<'a> WireLanes<'a> {
-    pub fn new(board: &'a Board, plan: &'a Plan) -> Self {
+    pub fn new(board: &'a Board, plan: &'a LinkPlan) -> Self {
         WireLanes {
             board,
             plan,
@@ -158,7 +165,7 @@ impl<'a> WireLanes<'a> {
         }
     }
 
-    /// How a message's bytes are divided among the lanes.
+    /// Divides a message among the lanes: offset and bytes of each part. A message below [`CHUNK`] stays on one lane.
     fn parts(&self) -> Vec<(u64, u64)> {
         let size = self.plan.size;
         let lanes = if size >= CHUNK {
@@ -173,10 +180,10 @@ impl<'a> WireLanes<'a> {
             .collect()
     }
 
-    /// Has as many lanes as it takes do something with messages, over TLS or not.
-    pub fn command(&mut self, kind: Kind, number: u64, count: u64, tls: bool, sent_ns: u64) {
+    /// Commands the lanes that carry a part of a message, plain or TLS.
+    pub fn command(&mut self, kind: CommandKind, number: u64, count: u64, tls: bool, sent_ns: u64) {
         let parts = match kind {
-            Kind::RoundTrip => vec![(0, SMALL as u64)],
+            CommandKind::RoundTrip => vec![(0, SMALL as u64)],
             _ => self.parts(),
         };
         self.commanded += 1;
@@ -188,7 +195,7 @@ impl<'a> WireLanes<'a> {
                 number,
                 offset: *offset,
                 bytes: *bytes,
-                count: if kind == Kind::Hop {
+                count: if kind == CommandKind::Hop {
                     parts.len() as u64
                 } else {
                     count
@@ -209,7 +216,7 @@ impl<'a> WireLanes<'a> {
         self.board.line(ANSWERS)[0].load(Ordering::Acquire) >= self.executed
     }
 
-    /// From the first lane's begin to the last one's end at the other side, of the last command.
+    /// Duration of the last [`CommandKind::Rate`]: from the first lane's begin until the last lane's messages have arrived.
     pub fn took_ns(&self, tls: bool) -> u64 {
         let first = if tls { LANES_MAX } else { 0 };
         let lanes = first..first + self.parts().len();
@@ -239,8 +246,8 @@ struct WireLane<'a> {
     board: &'a Board,
     bytes: &'a Board,
     orders: &'a Orders,
-    plan: &'a Plan,
-    /// Parts of hops that have come, by all lanes.
+    plan: &'a LinkPlan,
+    /// Parts of the present hop that have arrived, over all lanes.
     arrived: &'a AtomicU64,
 }
 
@@ -289,7 +296,7 @@ fn prepared(tcp: TcpStream) -> anyhow::Result<TcpStream> {
     Ok(tcp)
 }
 
-/// WireLanes of both kinds, with their numbers.
+/// Returns the numbers of a host's lanes. TLS lanes begin at [`LANES_MAX`].
 fn numbers(host: &WireHost) -> Vec<usize> {
     let lanes = 0..host.plan.lanes as usize;
     let encrypted = lanes.clone().map(|lane| LANES_MAX + lane);
@@ -381,7 +388,7 @@ fn client(files: &Certificates) -> anyhow::Result<Arc<ClientConfig>> {
 }
 
 impl WireLane<'_> {
-    /// Where a message's bytes are in a region.
+    /// The offset of the lane's part of a message in a region. Messages take the slots in turn.
     fn offset(&self, region: usize, message: u64, command: WireCommand) -> u64 {
         self.bytes.data_offset(region, 0)
             + message % self.plan.slots * self.plan.slot_bytes()
@@ -399,7 +406,7 @@ impl WireLane<'_> {
             let rings = bell.load(Ordering::Acquire);
             let now = line[0].load(Ordering::Acquire);
             if now == last {
-                // It ends with the benchmark, whose child it is.
+                // This process is the benchmark's child and is killed at its end.
                 futex_wait(bell, rings, rgaps_layout::WAIT_SLICE_NS);
                 continue;
             }
@@ -412,8 +419,10 @@ impl WireLane<'_> {
             // The last word of the line is free once the command is read.
             line[7].store(monotonic_ns(), Ordering::Release);
             match command.kind {
-                hop if hop == Kind::Hop as u64 => self.write(command, 0, Some(command.header()))?,
-                rate if rate == Kind::Rate as u64 => {
+                hop if hop == CommandKind::Hop as u64 => {
+                    self.write(command, 0, Some(command.header()))?
+                }
+                rate if rate == CommandKind::Rate as u64 => {
                     self.wire.write_all(&command.header())?;
                     for message in 0..command.count {
                         self.write(command, message, None)?;
@@ -421,8 +430,8 @@ impl WireLane<'_> {
                 }
                 _ => self.go_to_and_fro(command)?,
             }
-            if command.kind != Kind::RoundTrip as u64 {
-                // All of it is there, and was looked at.
+            if command.kind != CommandKind::RoundTrip as u64 {
+                // The other end answers when it has received, and after a rate verified, everything.
                 self.wire.read_exact(&mut [0])?;
             }
             self.board.line(ANSWERS)[0].fetch_add(1, Ordering::AcqRel);
@@ -473,7 +482,7 @@ impl WireLane<'_> {
         Ok(())
     }
 
-    /// The other end, until the first one is gone.
+    /// Receives until the sending host closes the connection.
     fn receive(mut self) -> anyhow::Result<()> {
         let mut buffer = vec![0; ONE_PIECE as usize + HEADER_BYTES];
         loop {
@@ -489,8 +498,8 @@ impl WireLane<'_> {
             let command = WireCommand::decode(&buffer);
             let head = buffer[HEADER_BYTES..filled].to_vec();
             match command.kind {
-                hop if hop == Kind::Hop as u64 => self.take_hop(command, &head)?,
-                rate if rate == Kind::Rate as u64 => self.take_many(command, &head)?,
+                hop if hop == CommandKind::Hop as u64 => self.take_hop(command, &head)?,
+                rate if rate == CommandKind::Rate as u64 => self.take_many(command, &head)?,
                 _ => {
                     let mut bytes = [0; SMALL];
                     let mut head = &head[..];
@@ -518,7 +527,7 @@ impl WireLane<'_> {
 
     fn take_hop(&mut self, command: WireCommand, mut head: &[u8]) -> anyhow::Result<()> {
         self.read(command, 0, &mut head)?;
-        // The last lane's part makes it whole: parts of one hop are all there before the next begins.
+        // The last part completes the hop. The benchmark starts the next hop only after all parts were answered.
         let arrived = self.arrived.fetch_add(1, Ordering::AcqRel) + 1;
         if arrived % command.count == 0 {
             self.arrived.store(0, Ordering::Release);

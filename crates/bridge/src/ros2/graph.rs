@@ -1,41 +1,41 @@
-//! What nodes of ROS 2 publish and subscribe to: for whoever writes the rules of a bridge.
+//! Lists the topics of nodes of ROS 2, for users who write the rules of a bridge.
 
 use super::keys::{self, Seen};
 use crate::error::BridgeError;
 use crate::network;
-use rgaps_session::Bridge as Config;
+use rgaps_session::BridgeConfig as Config;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use zenoh::{Session, Wait as _};
 
-/// How long to wait for the router.
+/// How long to wait until the session reaches another Zenoh node.
 const REACH_LIMIT: Duration = Duration::from_secs(5);
-/// How often to look whether it is there.
+/// Time between two looks whether the session has reached one.
 const SLICE: Duration = Duration::from_millis(20);
-/// How long nodes may take to answer.
+/// Limit on the query for liveliness tokens.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// A topic of ROS 2.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RosTopic {
-    /// With its slash.
+    /// The name, with its leading slash.
     pub name: String,
-    /// `package/msg/Name`.
+    /// The type: `package/msg/Name`.
     #[serde(rename = "type")]
     pub type_name: String,
-    /// Of the type, as rules have it.
+    /// The hash of the type, as rules need it.
     pub hash: String,
-    /// How many there are, those of bridges included.
+    /// How many publishers there are, with those of bridges.
     pub publishers: u64,
-    /// The same of subscriptions.
+    /// How many subscriptions there are, with those of bridges.
     pub subscribers: u64,
 }
 
-/// The topics that nodes of ROS 2 use now, by name and type.
+/// The topics that nodes of ROS 2 use now, ordered by name and type.
 ///
 /// # Errors
-/// Zenoh cannot be started, or there is no way to the nodes.
+/// Zenoh cannot be started, or reaches no other node.
 pub fn ros2_topics(config: &Config) -> Result<Vec<RosTopic>, BridgeError> {
     let config = network::with_router(config);
     let session = network::open(&config)?;

@@ -1,4 +1,4 @@
-//! Keys of `rmw_zenoh`: those of topics, and those of liveliness tokens, by which nodes see each other's graph.
+//! Keys of `rmw_zenoh`: those of topics, and those of liveliness tokens, which make up the graph of nodes.
 //!
 //! ```text
 //! <domain>/<topic>/<type>/<hash>
@@ -8,16 +8,16 @@
 
 /// The name of the bridge's node.
 const NODE: &str = "rgaps_bridge";
-/// What stands for a slash, and for nothing.
+/// Stands for a slash in names within tokens, and for an empty name.
 const SLASH: &str = "%";
-/// What rmw_zenoh leaves out of a token as its default.
+/// The history depth that rmw_zenoh leaves out of tokens.
 const DEFAULT_DEPTH: u32 = 42;
 
-/// What a topic of ROS 2 is.
+/// A publisher or subscriber of a topic of ROS 2.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint<'a> {
     pub(crate) domain: u32,
-    /// With its slash.
+    /// The topic, with its leading slash.
     pub(crate) topic: &'a str,
     pub(crate) type_name: &'a str,
     pub(crate) hash: &'a str,
@@ -26,7 +26,7 @@ pub(crate) struct Endpoint<'a> {
     pub(crate) depth: u32,
 }
 
-/// `sensor_msgs/msg/Image` as DDS writes it: `sensor_msgs::msg::dds_::Image_`.
+/// The name of a type in DDS: `sensor_msgs::msg::dds_::Image_` for `sensor_msgs/msg/Image`.
 fn dds(type_name: &str) -> String {
     match type_name.rsplit_once('/') {
         Some((package, name)) => format!("{}::dds_::{name}_", package.replace('/', "::")),
@@ -35,13 +35,13 @@ fn dds(type_name: &str) -> String {
 }
 
 impl Endpoint<'_> {
-    /// Its key. `hash`: `*` for messages with any.
+    /// The key of the topic's messages. `hash`: `*` matches messages with any hash.
     pub(crate) fn key(&self, hash: &str) -> String {
         let (domain, topic) = (self.domain, self.topic.trim_matches('/'));
         format!("{domain}/{topic}/{}/{hash}", dds(self.type_name))
     }
 
-    /// The token of a publisher or of a subscriber.
+    /// The liveliness token. `entity`: the number of the publisher or subscriber in its session.
     pub(crate) fn token(&self, session: &str, entity: usize, is_publisher: bool) -> String {
         let kind = if is_publisher { "MP" } else { "MS" };
         let topic = self.topic.replace('/', SLASH);
@@ -54,7 +54,7 @@ impl Endpoint<'_> {
         )
     }
 
-    /// What differs from the defaults of ROS 2: reliable, volatile, the last messages.
+    /// The quality of service in a token. Fields with ROS 2's defaults (reliable, volatile, keep last) are empty.
     fn qos(&self) -> String {
         let reliability = if self.reliable { "" } else { "2" };
         let durability = if self.transient_local { "1" } else { "" };
@@ -66,18 +66,18 @@ impl Endpoint<'_> {
     }
 }
 
-/// `sensor_msgs::msg::dds_::Image_` as ROS 2 writes it.
+/// The inverse of [`dds`].
 fn ros(type_name: &str) -> String {
     let name = type_name.strip_suffix('_').unwrap_or(type_name);
     name.replace("::dds_::", "/").replace("::", "/")
 }
 
-/// The tokens of a domain.
+/// A key expression for all tokens of a domain.
 pub(crate) fn tokens(domain: u32) -> String {
     format!("@ros2_lv/{domain}/**")
 }
 
-/// A publisher or subscriber, as its token says it.
+/// A publisher or subscriber, as its token describes it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) is_publisher: bool,
@@ -87,7 +87,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// None: it is a node, a service, or no token.
+    /// Parses a token. None: it is the token of a node or a service, or no token.
     pub(crate) fn read(token: &str) -> Option<Seen> {
         let words: Vec<&str> = token.split('/').collect();
         let [_, _, _, _, _, kind, _, _, _, topic, type_name, hash, _] = words[..] else {
@@ -115,7 +115,7 @@ pub(crate) fn node_token(domain: u32, session: &str) -> String {
 mod tests {
     use super::*;
 
-    /// As the reference writes them: rmw_zenoh's design, and the crate `hiroz-protocol`, which was tested with it.
+    /// The keys are as in rmw_zenoh's design document, and as the crate `hiroz-protocol` writes them, which was tested with rmw_zenoh.
     #[test]
     fn keys_are_those_of_rmw_zenoh() {
         let mut chatter = Endpoint {

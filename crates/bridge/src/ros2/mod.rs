@@ -1,9 +1,9 @@
-//! ROS 2, as nodes with `rmw_zenoh` speak it: a topic is a key with domain, type and hash, a message is CDR, its attachment has a
-//! number, a time and the publisher's id, and liveliness tokens make the graph visible. Or as `zenoh-bridge-ros2dds` speaks it
-//! for nodes with DDS: a topic's key is its name, and a message is CDR and nothing else.
+//! The dialect of ROS 2, in two forms. Nodes with `rmw_zenoh`: a topic's key has its domain, type and hash, a message is CDR, its
+//! attachment has a number, a time and the publisher's id, and liveliness tokens make up the graph. Nodes with DDS, behind
+//! `zenoh-bridge-ros2dds`: a topic's key is its name, and a message is CDR without an attachment.
 //!
-//! Messages of known types become arrays (crate `rgaps-ros2`). All others cross as their CDR bytes. A message that comes in has the key
-//! `ros` in its header.
+//! Messages of known types become arrays (crate `rgaps-ros2`). All others cross as their CDR bytes. The bridge sets the key `ros` in
+//! the header of each incoming message.
 
 mod graph;
 mod keys;
@@ -16,7 +16,7 @@ use keys::Endpoint;
 use rgaps_client::bindings::Beside;
 use rgaps_client::{Header, Sample, Value};
 use rgaps_ros2::{Data, Decoded, Type, MARK};
-use rgaps_session::{bare_topic_name, Bridge as Config, Ros2Rule, RosMiddleware};
+use rgaps_session::{bare_topic_name, BridgeConfig as Config, Ros2Rule, RosMiddleware};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -25,7 +25,7 @@ use zenoh::bytes::{Encoding, ZBytes};
 
 /// Bytes of a publisher's id.
 const GID_BYTES: usize = 16;
-/// Publishers of ROS 2 whose last number is remembered.
+/// Most publishers of ROS 2 whose last number a rule keeps.
 const PUBLISHERS_SEEN_MAX: usize = 1024;
 /// An attachment: number, time, length of the id, id.
 const ATTACHMENT_BYTES: usize = 8 + 8 + 1 + GID_BYTES;
@@ -38,25 +38,25 @@ pub(crate) struct Ros2 {
     incoming: Vec<Route>,
 }
 
-/// A topic that crosses.
+/// A rule, and the state of its topic.
 struct Route {
     rule: Ros2Rule,
-    /// Its name in ROS 2.
+    /// The topic's name in ROS 2, with its leading slash.
     name: String,
-    /// None: it crosses as its CDR bytes.
+    /// The type. None: rgaps does not know it, so messages cross as their CDR bytes.
     known: Option<&'static Type>,
-    /// `*` if it is not known.
+    /// The hash of the type; `*` if it is unknown.
     hash: String,
-    /// The id of the bridge's publisher.
+    /// The id of the bridge's publisher, once its token is made.
     gid: OnceLock<[u8; GID_BYTES]>,
-    /// Number of its next message.
+    /// Number of the next outgoing message.
     next: AtomicI64,
-    /// Of messages that came in, the last number of each publisher that may have kept some.
+    /// The last number of each publisher, by its id, for incoming transient-local topics: a message may come twice.
     seen: Mutex<HashMap<[u8; GID_BYTES], i64>>,
 }
 
 impl Ros2 {
-    /// The rules of a configuration.
+    /// Takes the rules of a configuration.
     pub(crate) fn new(config: &Config) -> Result<Ros2, BridgeError> {
         let routes = |is_meant: fn(&&Ros2Rule) -> bool| {
             let rules = config.ros2.iter().filter(is_meant);
@@ -76,13 +76,13 @@ impl Ros2 {
         })
     }
 
-    /// How many messages late joiners get. None: none, or by other means than rmw_zenoh's.
+    /// How many messages late joiners get by the protocol of rmw_zenoh. None: the rule is volatile, or the nodes use DDS.
     fn kept(&self, route: &Route) -> Option<u32> {
         let is_kept = route.rule.transient_local && self.middleware == RosMiddleware::Zenoh;
         is_kept.then_some(route.rule.depth)
     }
 
-    /// The key of a route's messages. `hash`: `*` for those with any.
+    /// The key of a route's messages. `hash`: `*` matches messages with any hash.
     fn key_of(&self, route: &Route, hash: &str) -> String {
         match self.middleware {
             RosMiddleware::Zenoh => route.endpoint(self.domain).key(hash),
@@ -103,7 +103,7 @@ impl Route {
             known,
             hash: hash.unwrap_or_else(|| known.map_or("*", |known| known.hash).to_owned()),
             gid: OnceLock::new(),
-            // As rclcpp counts.
+            // rclcpp counts from 1.
             next: AtomicI64::new(1),
             seen: Mutex::default(),
             rule: rule.clone(),
@@ -115,7 +115,7 @@ impl Route {
             domain,
             topic: &self.name,
             type_name: &self.rule.type_name,
-            // Of a type that is not known, as rmw_zenoh writes it for those without a hash.
+            // rmw_zenoh writes this for types without a hash.
             hash: match self.hash.as_str() {
                 "*" => "TypeHashNotSupported",
                 hash => hash,
@@ -136,7 +136,7 @@ impl Route {
         bytes
     }
 
-    /// What a message from ROS 2 says of itself.
+    /// The value of the key `ros` in the header of an incoming message: its topic and type, and its number and time if it has them.
     fn mark(&self, sample: &zenoh::sample::Sample) -> Value {
         let mut mark = BTreeMap::from([
             ("topic".to_owned(), Value::from(self.name.as_str())),
@@ -150,7 +150,7 @@ impl Route {
     }
 }
 
-/// What a message from ROS 2 has beside it.
+/// The attachment of a message of rmw_zenoh.
 struct Attachment {
     number: i64,
     source_ns: i64,
@@ -187,7 +187,7 @@ impl Dialect for Ros2 {
             for route in routes {
                 let endpoint = route.endpoint(self.domain);
                 let token = endpoint.token(session, tokens.len(), is_publisher);
-                // As rmw_zenoh makes it.
+                // rmw_zenoh derives a publisher's id from its token in this way.
                 let _ = route.gid.set(xxh3_128(token.as_bytes()).to_le_bytes());
                 tokens.push(token);
             }
@@ -216,7 +216,7 @@ impl Dialect for Ros2 {
     ) -> Result<Outbound, String> {
         let route = &self.outgoing[rule];
         let payload = match route.known {
-            // As it may be replayed from a bag.
+            // A message of a known type may be CDR already, as replayed from a bag; then it is sent as it is.
             Some(known) if type_name != known.name || !rgaps_ros2::is_cdr(type_name, &sample) => {
                 encode(known, type_name, published_ns, sample)?
             }
@@ -233,7 +233,7 @@ impl Dialect for Ros2 {
     }
 
     fn incoming(&self) -> Vec<String> {
-        // With any hash: those of older releases differ.
+        // Takes messages with any hash, since older releases have other hashes.
         let routes = self.incoming.iter();
         routes.map(|route| self.key_of(route, "*")).collect()
     }
@@ -302,7 +302,7 @@ impl Dialect for Ros2 {
     }
 }
 
-/// A message as a known type. Its own bytes are not copied.
+/// Encodes a message as a known type, without a copy of its bytes.
 fn encode(
     known: &Type,
     type_name: &str,
@@ -321,7 +321,7 @@ fn encode(
     Ok(payload.finish())
 }
 
-/// A message that is CDR already.
+/// The bytes of a message that is CDR already. The error says that it is not.
 fn raw(sample: Sample) -> Result<ZBytes, String> {
     let bytes = sample.as_slice().map_err(|error| error.to_string())?;
     match bytes {

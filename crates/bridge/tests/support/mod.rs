@@ -1,4 +1,4 @@
-//! The other side: a plain Zenoh session of the test's own, at which bridges connect.
+//! The other side: a plain Zenoh session of the test, to which bridges connect.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use rgaps_bridge::Bridge;
@@ -15,8 +15,8 @@ pub struct Zenoh {
     pub endpoint: String,
 }
 
-/// A subscriber of it, and what it has received.
-pub struct Heard {
+/// A subscriber of the session, with the messages that it has received.
+pub struct Received {
     samples: Receiver<zenoh::sample::Sample>,
     pub subscriber: zenoh::pubsub::Subscriber<()>,
 }
@@ -35,17 +35,17 @@ impl Zenoh {
         Zenoh { session, endpoint }
     }
 
-    pub fn hear(&self, key: &str) -> Heard {
+    pub fn subscribe(&self, key: &str) -> Received {
         let (to, samples) = channel();
         let subscriber = self.session.declare_subscriber(key.to_owned());
         let subscriber = subscriber.callback(move |sample| drop(to.send(sample)));
-        Heard {
+        Received {
             samples,
             subscriber: subscriber.wait().unwrap(),
         }
     }
 
-    /// Waits until somebody else subscribes to a key.
+    /// Waits until another session subscribes to a key.
     pub fn wait_for_subscriber(&self, key: &str) {
         let publisher = self.session.declare_publisher(key.to_owned());
         let publisher = publisher.allowed_destination(Locality::Remote);
@@ -56,13 +56,13 @@ impl Zenoh {
     }
 }
 
-impl Heard {
+impl Received {
     pub fn next(&self) -> zenoh::sample::Sample {
         self.samples.recv_timeout(LIMIT).expect("a message")
     }
 }
 
-/// Rules in a line: `TOPIC`, `TOPIC=KEY`, with `>` before it for those that only leave, `<` for those that only come.
+/// Parses rules in a line: `TOPIC` or `TOPIC=KEY`, after `>` for outgoing only, after `<` for incoming only.
 pub fn rules(text: &str) -> Vec<ZenohRule> {
     let rule = |word: &str| {
         let (direction, word) = match word.split_at(1) {
@@ -85,20 +85,20 @@ pub fn rules(text: &str) -> Vec<ZenohRule> {
 }
 
 /// The configuration of a bridge that connects to the endpoint.
-pub fn config(endpoint: &str, text: &str) -> rgaps_session::Bridge {
-    rgaps_session::Bridge {
+pub fn config(endpoint: &str, text: &str) -> rgaps_session::BridgeConfig {
+    rgaps_session::BridgeConfig {
         connect: vec![endpoint.to_owned()],
         zenoh: rules(text),
-        ..rgaps_session::Bridge::default()
+        ..rgaps_session::BridgeConfig::default()
     }
 }
 
-/// A bridge of this process.
+/// Starts a bridge in this process.
 pub fn bridge(daemon: &Daemon, endpoint: &str, text: &str) -> Bridge {
     Bridge::zenoh(daemon.node("bridge"), &config(endpoint, text)).unwrap()
 }
 
-/// Waits until a topic has so many subscribers, observers included.
+/// Waits until a topic has `count` subscribers, with observers.
 pub fn wait_for_readers(node: &Node, topic: &str, count: usize) {
     until("readers", || {
         let info = node.topic(topic);
@@ -110,7 +110,7 @@ pub fn receive(subscriber: &Subscriber) -> Sample {
     subscriber.recv_timeout(LIMIT).unwrap()
 }
 
-/// Bytes that differ from those of other seeds.
+/// Random bytes of this seed.
 pub fn bytes(count: usize, seed: u64) -> Vec<u8> {
     let mut random = rgaps_testkit::Random::new(seed);
     let mut bytes = Vec::with_capacity(count + 8);

@@ -1,5 +1,5 @@
 /*
- * A communicator of GPU remoting in a library of its own: how the bytes of `rgaps gpu` get from a client to its server and back.
+ * The interface of a communicator for GPU remoting: a shared library that carries the bytes between a client of `rgaps gpu` and its server.
  *
  * The configuration of both hosts names the library, and an address mentions it:
  *
@@ -9,8 +9,8 @@
  *     rgaps gpu serve --listen abstract/gpu        rgaps gpu run --on abstract/gpu -- ./program
  *
  * The methods are those of GVirtuS's communicators: Serve, Accept, Connect, Read, Write, Sync, Close, to_string. An object is an endpoint that
- * listens, or one end of a connection, on which bytes keep their order. Methods may be called from any thread and from several at a
- * time, except that one thread reads and one writes. A method that fails sets errno.
+ * listens, or one end of a connection, on which bytes keep their order. Several threads may call methods at the same time, but at most
+ * one reads and one writes. A method that fails sets errno.
  */
 #ifndef RGAPS_COMMUNICATOR_H
 #define RGAPS_COMMUNICATOR_H
@@ -29,28 +29,28 @@ typedef struct rgaps_communicator {
     /* RGAPS_COMMUNICATOR_VERSION, and 0. */
     uint32_t version;
     uint32_t reserved;
-    /* Makes an object for what follows the slash of an address; NULL fails. */
+    /* Creates an object for the part of an address behind its slash. NULL: failed. */
     void *(*create)(const char *address);
     void (*destroy)(void *self);
-    /* Begins to listen; 0, or -1. */
+    /* Begins to listen. Returns 0, or -1 if that failed. */
     int (*serve)(void *self);
-    /* Waits for a client; the server's end of its connection, or NULL. */
+    /* Waits for a client. Returns the server's end of its connection, or NULL if that failed. */
     void *(*accept)(void *self);
-    /* Connects to the server; 0, or -1. */
+    /* Connects to the server. Returns 0, or -1 if that failed. */
     int (*connect)(void *self);
-    /* Some bytes: how many, 0 if the other end has closed, or -1. Waits for the first one. */
+    /* Waits for at least one byte, and reads up to `bytes`. Returns how many, 0 if the other end has closed, or -1 if it failed. */
     ssize_t (*read)(void *self, void *to, size_t bytes);
-    /* Takes some bytes: how many, at least one, or -1. Waits until there is room for one. */
+    /* Waits until there is room for at least one byte, and takes up to `bytes`. Returns how many, or -1 if it failed. */
     ssize_t (*write)(void *self, const void *from, size_t bytes);
-    /* Sends what was written and is still here; 0, or -1. */
+    /* Sends all written bytes that this side still buffers. Returns 0, or -1 if that failed. */
     int (*sync)(void *self);
-    /* Ends both directions: methods that wait return, and so does the other end's read. The object stays until destroy. */
+    /* Ends both directions: methods that wait return, and so does the other end's read. The object stays valid until destroy(). */
     void (*close)(void *self);
-    /* Where it listens or where the other end is, for people; stays until destroy. */
+    /* The address of the listener or of the other end, for people. The text stays valid until destroy(). */
     const char *(*to_string)(void *self);
 } rgaps_communicator;
 
-/* The library exports this. What it returns stays. */
+/* The library exports this function. The structure that it returns stays valid while the library is loaded. */
 const rgaps_communicator *rgaps_communicator_plugin(void);
 
 #ifdef __cplusplus

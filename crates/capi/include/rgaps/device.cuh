@@ -1,5 +1,5 @@
 /*
- * Device topics: kernels that publish messages to kernels of other processes, with no CPU on the way.
+ * Device topics: kernels publish messages to kernels of other processes without a CPU in between.
  *
  * The host sets a topic up (rgaps/device.h) and passes an rgaps_device_topic_t to its kernels. Then:
  *
@@ -35,13 +35,13 @@
  *             tries, also where there is no need to wait.
  * Order       What the group wrote before publish() can be read by the group that received the sample. Writes of the
  *             asynchronous proxy (TMA) want a fence.proxy.async first. Do not read samples by __ldg or const __restrict__.
- * Samples     keep their block until release(). A subscriber that is evicted loses them; release() then says so. A kernel
- *             releases what it holds before it ends: a reliable subscriber's last sample comes again otherwise.
+ * Samples     keep their block until release(). A subscriber that is evicted loses them; release() then returns `evicted`. A
+ *             kernel must release its samples before it ends; otherwise a reliable subscriber gets the last one again.
  * Speed       A reliable subscriber that releases each sample before it receives the next one changes no word that others
- *             write. One that holds several pays an atomic for each but the newest; a best-effort one for each.
+ *             write. If it holds several, it pays an atomic for each but the newest. A best-effort subscriber pays one for each.
  *
- * The same source compiles for the host, where threads take the place of lanes. docs/decisions/0046-device-topics.md has
- * the protocol and why each order is enough.
+ * The same source compiles for the host, where threads take the place of lanes. docs/decisions/0046-device-topics.md
+ * explains the protocol, and why each memory order is strong enough.
  */
 #ifndef RGAPS_DEVICE_CUH
 #define RGAPS_DEVICE_CUH
@@ -54,7 +54,7 @@
 #include <cooperative_groups.h>
 #include <cuda/atomic>
 #define RGAPS_DEVICE_FN __device__ __forceinline__
-/* Before loops that are seldom run, so that they take few instructions. */
+/* Stops the unrolling of loops that seldom run, so that they take few instructions. */
 #define RGAPS_DEVICE_ROLLED _Pragma("unroll 1")
 #else
 #include <chrono>
@@ -66,7 +66,7 @@
 namespace rgaps {
 namespace device {
 
-/* What a call comes to. Numbers are those of rgaps.h where it has the same. */
+/* The result of a call. Where rgaps.h has the same status, the numbers are equal. */
 enum class Status : int32_t {
     ok = 0,
     /* The wait took all its ticks. */
@@ -81,9 +81,9 @@ enum class Status : int32_t {
     back_pressured = -8,
     /* The loan or sample is not open. */
     not_held = -9,
-    /* The topic's memory holds what no peer may write. */
+    /* The topic's memory has a value that violates the protocol. */
     corrupt = -23,
-    /* The host said stop. */
+    /* The host stopped this endpoint. */
     stopped = -30,
     /* The subscriber was evicted; the bytes of its samples may have changed. */
     evicted = -31,
@@ -91,23 +91,23 @@ enum class Status : int32_t {
     failed = -32
 };
 
-/* How a subscriber receives; add them up. */
+/* How a subscriber receives. Combine flags with |. */
 enum Mode : uint32_t {
     best_effort = 0,
     /* The publisher waits for it. */
     reliable = 1,
-    /* Begins with the messages that are in the ring, and not with the next one. */
+    /* Begins with the messages that are in the ring, instead of the next one. */
     history = 2
 };
 
-/* Words that processes share. Each function is one access, whole, seen by the whole system. */
+/* Accesses to words that processes share. Each function makes one atomic access of system scope. */
 namespace memory {
 #if defined(RGAPS_DEVICE_MEMORY)
-/* A model checker brings its own. */
+/* The accesses of a model checker. */
 #include RGAPS_DEVICE_MEMORY
 #elif defined(__CUDACC__)
-/* PTX, since cuda::atomic_ref takes a pointer of any kind: each change of a word then waits for an answer that says whether it
- * was one of shared memory, also where nobody wants its result. These are all in global memory. */
+/* PTX instead of cuda::atomic_ref, which takes a generic pointer: each change of a word then waits for an answer that says whether
+ * the word was in shared memory, even if nobody uses the result. All these words are in global memory. */
 RGAPS_DEVICE_FN size_t global(const uint64_t *at) { return __cvta_generic_to_global(at); }
 RGAPS_DEVICE_FN uint64_t load(const uint64_t *at) {
     uint64_t value;
@@ -135,13 +135,13 @@ RGAPS_DEVICE_FN uint64_t fetch_and(uint64_t *at, uint64_t bits) {
     asm volatile("atom.relaxed.sys.global.and.b64 %0, [%1], %2;" : "=l"(before) : "l"(global(at)), "l"(bits) : "memory");
     return before;
 }
-/* A fetch_and whose result nobody wants, and waits for. */
+/* Like fetch_and, without a result and so without a wait for it. */
 RGAPS_DEVICE_FN void clear(uint64_t *at, uint64_t bits) {
     asm volatile("red.relaxed.sys.global.and.b64 [%0], %1;" : : "l"(global(at)), "l"(~bits) : "memory");
 }
 RGAPS_DEVICE_FN void fence_acquire() {
 #if __CUDA_ARCH__ >= 900 && (__CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 7))
-    /* CUDA's function waits for this thread's stores, too, which takes half a microsecond. */
+    /* CUDA's function also waits for this thread's stores, which takes half a microsecond. */
     asm volatile("fence.acquire.sys;" : : : "memory");
 #else
     cuda::atomic_thread_fence(cuda::std::memory_order_acquire, cuda::thread_scope_system);
@@ -157,7 +157,7 @@ RGAPS_DEVICE_FN void fence_all() {
     cuda::atomic_thread_fence(cuda::std::memory_order_seq_cst, cuda::thread_scope_system);
 }
 RGAPS_DEVICE_FN uint64_t ticks() { return static_cast<uint64_t>(clock64()); }
-/* Between two tries of a wait. A GPU's scheduler runs other warps meanwhile. */
+/* Runs between two tries of a wait. Does nothing on a GPU, whose scheduler runs other warps meanwhile. */
 RGAPS_DEVICE_FN void pause() {}
 #else
 inline uint64_t load(const uint64_t *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
@@ -178,7 +178,7 @@ inline uint64_t ticks() {
 #endif
 }  // namespace memory
 
-/* A thread alone. */
+/* A group of one thread. */
 struct Lane {
     RGAPS_DEVICE_FN uint32_t thread_rank() const { return 0; }
     RGAPS_DEVICE_FN uint32_t size() const { return 1; }
@@ -195,13 +195,13 @@ constexpr uint64_t producer = uint64_t(1) << RGAPS_DEVICE_PRODUCER_BIT;
 constexpr uint64_t ring = uint64_t(1) << RGAPS_DEVICE_RING_BIT;
 constexpr uint64_t readers = (uint64_t(1) << RGAPS_DEVICE_MAX_SUBSCRIBERS) - 1;
 constexpr uint64_t mask = (uint64_t(1) << RGAPS_DEVICE_GENERATION_SHIFT) - 1;
-/* loan() and recv() look at the host's words once in so many tries, of all their calls; they lie across a bus. */
+/* loan() and recv() read the host's words once in this many tries, counted over all calls, since these words lie across a bus. */
 #if defined(RGAPS_DEVICE_TRIES_BETWEEN_LOOKS)
 constexpr uint64_t tries_between_looks = RGAPS_DEVICE_TRIES_BETWEEN_LOOKS;
 #else
 constexpr uint64_t tries_between_looks = 64;
 #endif
-/* A best-effort subscriber that is overrun so often in one call finds nothing this time. */
+/* A call of a best-effort subscriber that is overrun this many times returns `empty`. */
 constexpr uint32_t overruns_max = 8;
 
 RGAPS_DEVICE_FN uint64_t generation(uint64_t holder) { return holder >> RGAPS_DEVICE_GENERATION_SHIFT; }
@@ -238,11 +238,11 @@ struct Words {
         return at(topic.seats + number * uint64_t(RGAPS_DEVICE_SEAT_BYTES) + field);
     }
     RGAPS_DEVICE_FN bool is_evicted(uint32_t seat) const { return evicted() >> seat & 1; }
-    /* A bit for each seat, as the host wrote it. */
+    /* The evicted subscribers: a bit for each seat, which the host sets. */
     RGAPS_DEVICE_FN uint64_t evicted() const { return memory::load(at(topic.control + RGAPS_DEVICE_CONTROL_EVICTED)); }
     RGAPS_DEVICE_FN uint64_t stopped() const { return memory::load(at(topic.control + RGAPS_DEVICE_CONTROL_STOPPED)); }
     RGAPS_DEVICE_FN bool is_stopped(uint32_t endpoint) const { return stopped() >> endpoint & 1; }
-    /* The sequence number of the newest message in the ring; 0: there was none. */
+    /* The sequence number of the newest message in the ring; 0: nothing was published yet. */
     RGAPS_DEVICE_FN uint64_t newest() const {
         uint64_t newest = 0;
         RGAPS_DEVICE_ROLLED
@@ -254,20 +254,20 @@ struct Words {
     }
 };
 
-/* The host's words for waits, read ahead: a try uses what an earlier one asked for, and waits for no bus. */
+/* Reads the host's words ahead: a try uses the values that an earlier try loaded, so it does not wait for the bus. */
 struct Ahead {
     uint64_t tries = 0, stopped = 0, evicted = 0;
 
-    /* Whether it is time to use them. */
+    /* Counts a try. Whether it should use the values and load new ones. */
     RGAPS_DEVICE_FN bool is_due() { return ++tries % tries_between_looks == 0; }
-    /* Nothing is done with the values here, since that would wait for them. */
+    /* Starts the loads. Must not use the values, since that would wait for them. */
     RGAPS_DEVICE_FN void ask(const Words &words) {
         stopped = words.stopped();
         evicted = words.evicted();
     }
 };
 
-/* What the thread of rank 0 tells the others. */
+/* The result that the thread of rank 0 broadcasts to the others. */
 struct Result {
     Status status;
     uint32_t block;
@@ -279,8 +279,8 @@ template <class Group, class T>
 RGAPS_DEVICE_FN T broadcast(const Group &group, T value) {
     return group.broadcast(value);
 }
-/* Brings the thread of rank 0 and its warp together again: else the warp may go through what the user's code does next twice,
- * once for that thread alone. */
+/* Makes the thread of rank 0 converge with its warp again. Otherwise the warp may execute the user's next code twice, once for that
+ * thread alone. */
 #if defined(__CUDACC__)
 template <class Group>
 RGAPS_DEVICE_FN void reconverge(const Group &group) {
@@ -321,15 +321,15 @@ struct Loan {
     uint32_t block = 0;
 };
 
-/* A message that is held until it is released. */
+/* A received message, and the right to read its block until release(). */
 struct Sample {
     const void *data = nullptr;
     uint64_t sequence = 0;
-    /* Messages that this subscriber missed since the sample before. */
+    /* How many messages this subscriber missed between the previous sample and this one. */
     uint64_t missed = 0;
     uint32_t block = 0;
 
-    /* The message's length; at most a block's, whatever is written there. */
+    /* The message's length in bytes. Never more than a block's, whatever the publisher wrote there. */
     RGAPS_DEVICE_FN uint64_t bytes(const rgaps_device_topic_t &topic) const {
         const uint64_t length = memory::load(detail::Words{topic}.length(block));
         return length < topic.block_bytes ? length : topic.block_bytes;
@@ -339,8 +339,8 @@ struct Sample {
 /* The one producer of a topic. */
 class Publisher {
 public:
-    /* Takes the topic over, from an earlier kernel or a publisher that died: what it loaned and did not publish is lost,
-     * what it published stays. */
+    /* Takes the topic over from an earlier kernel, or from a publisher that died. Its open loans are discarded; its published
+     * messages stay. */
     template <class Group>
     RGAPS_DEVICE_FN Status attach(const Group &group, const rgaps_device_topic_t &topic) {
         words_ = detail::Words{topic};
@@ -350,7 +350,7 @@ public:
         return Status::ok;
     }
 
-    /* A block for at most `bytes` bytes, at once or not at all. */
+    /* Loans a block for `bytes` bytes if there is one. Does not wait. */
     template <class Group>
     RGAPS_DEVICE_FN Status try_loan(const Group &group, uint64_t bytes, Loan *loan) {
         detail::Result result{Status::ok, 0, 0, 0};
@@ -358,7 +358,7 @@ public:
         return lend(detail::broadcast(group, result), bytes, loan);
     }
 
-    /* Waits for one for at most `ticks_max` ticks, and then says what it waited for: back_pressured or no_block. */
+    /* Loans a block for `bytes` bytes. Waits for at most `ticks_max` ticks; then returns the reason, back_pressured or no_block. */
     template <class Group>
     RGAPS_DEVICE_FN Status loan(const Group &group, uint64_t bytes, Loan *loan, uint64_t ticks_max) {
         detail::Result result{Status::ok, 0, 0, 0};
@@ -366,7 +366,7 @@ public:
         return lend(detail::broadcast(group, result), bytes, loan);
     }
 
-    /* Publishes what the group wrote. Never waits. */
+    /* Publishes the loan. Never waits. */
     template <class Group>
     RGAPS_DEVICE_FN Status publish(const Group &group, Loan *loan) {
         if (loan->data == nullptr) return Status::not_held;
@@ -377,7 +377,7 @@ public:
         return Status::ok;
     }
 
-    /* Gives a loan back unpublished. */
+    /* Returns a loan's block without publishing it. */
     template <class Group>
     RGAPS_DEVICE_FN Status discard(const Group &group, Loan *loan) {
         if (loan->data == nullptr) return Status::not_held;
@@ -391,7 +391,7 @@ public:
         return Status::ok;
     }
 
-    /* Whether the host wants this kernel to end. For loops that use try_loan(): loan() looks by itself. */
+    /* Whether the host wants this kernel to end. For loops that use try_loan(); loan() checks this by itself. */
     template <class Group>
     RGAPS_DEVICE_FN bool is_stopped(const Group &group) const {
         detail::Result result{Status::ok, 0, 0, 0};
@@ -399,7 +399,7 @@ public:
         return detail::broadcast(group, result).block != 0;
     }
 
-    /* Of the next message, for the thread of rank 0. */
+    /* The sequence number of the next message. Valid in the thread of rank 0. */
     RGAPS_DEVICE_FN uint64_t next_sequence() const { return next_; }
 
 private:
@@ -414,7 +414,8 @@ private:
         return result.status;
     }
 
-    /* Any step of a publisher may have been its last. */
+    /* Repairs the topic after a publisher that may have died between any two steps: clears its bit in all holder words, and the
+     * ring's bit in those of blocks that no slot names. */
     RGAPS_DEVICE_FN void recover() {
         next_ = words_.newest() + 1;
         open_ = 0;
@@ -433,10 +434,10 @@ private:
         prepare();
     }
 
-    /* Reads how far reliable subscribers are, but those in `evicted`. Messages from `seen_` + depth on want another look; so a
-     * subscriber whose seat was not seen misses nothing after its join.
+    /* Reads the cursors of all reliable subscribers except those in `evicted`, and sets `limit_`. It does not see subscribers that
+     * join later. They miss nothing after their join, since messages from `seen_` + depth on need another look.
      *
-     * Behind the caller's fence_all(). */
+     * The caller has called fence_all(). */
     RGAPS_DEVICE_FN void read_cursors(uint64_t evicted) {
         uint64_t oldest = next_;
         waited_for_ = 0;
@@ -462,9 +463,10 @@ private:
         read_cursors(0);
     }
 
-    /* Also asks the host who was evicted, which takes a trip across the bus. Returns the seats: bits of theirs do not count in
-     * blocks whose holders were loaded, outside of the ring, before this look. The seat's next subscriber set its bit while
-     * the block was in the ring and behind the fence of its join; so the load saw the bit, and this look the end of the eviction. */
+    /* Like look_at_all(), but also asks the host for the evicted seats, which takes a trip across the bus, and returns them. Their
+     * bits do not count in a block that is outside of the ring and whose holder word was loaded before this look. For the seat's
+     * next subscriber sets its bit only while the block is in the ring, behind the fence of its join: if the load saw that bit,
+     * this look sees the end of the eviction. */
     RGAPS_DEVICE_FN uint64_t look_at_evicted() {
         memory::fence_all();
         const uint64_t evicted = words_.evicted() & detail::readers;
@@ -473,7 +475,7 @@ private:
         return evicted;
     }
 
-    /* Reads again how far those are that the last look saw. */
+    /* Reads the cursors again of the subscribers that the last look at all seats saw. */
     RGAPS_DEVICE_FN void look_again() {
         uint64_t oldest = seen_;
         RGAPS_DEVICE_ROLLED
@@ -498,8 +500,8 @@ private:
         return next_ + open_ < limit_;
     }
 
-    /* Whether a try that came to nothing may ask the host: seldom, or where that has helped before. Seldom it also tells the host which
-     * message waits for room. */
+    /* Whether a failed try may ask the host for evicted seats: once in `tries_between_looks` tries, or always while an evicted
+     * subscriber is overridden. Once in that many tries it also tells the host which message waits for room. */
     RGAPS_DEVICE_FN bool may_ask_host() {
         if (++refused_ % detail::tries_between_looks != 0) return overrides_;
         memory::store(words_.seat(RGAPS_DEVICE_PUBLISHER_ENDPOINT, RGAPS_DEVICE_SEAT_CURSOR), next_);
@@ -516,21 +518,21 @@ private:
         if (!is_free_) find_free(0, words_.topic.blocks);
         if (!is_free_) {
             if (!may_ask_host()) return Status::no_block;
-            /* Behind the loads of find_free: whose bits they saw, had joined then. */
+            /* Behind the loads of find_free: every subscriber whose bit they saw had joined before. */
             const uint64_t evicted = look_at_evicted();
             if (evicted) find_free(evicted, words_.topic.blocks);
             if (!is_free_) return Status::no_block;
         }
         is_free_ = false;
         ++open_;
-        /* Nobody else changes it but by bits that count for nothing, since the ring's is clear. */
+        /* A plain store: others change only subscribers' bits in this word, which do not count while the ring's bit is clear. */
         memory::store(words_.holder(free_), detail::producer);
         *found = free_;
         return Status::ok;
     }
 
-    /* Looks for a block that nobody holds but `ignored` seats, and remembers it. It stays free: a subscriber's bit counts only
-     * where the ring's is set, too. */
+    /* Looks for a block that only `ignored` seats hold, or nobody, and remembers it. The block stays free, since a subscriber's bit
+     * counts only if it was set while the ring's bit was. */
     RGAPS_DEVICE_FN void find_free(uint64_t ignored, uint32_t tries) {
         RGAPS_DEVICE_ROLLED
         for (uint32_t tried = 0; tried < tries && !is_free_; ++tried) {
@@ -567,10 +569,10 @@ private:
         prepare();
     }
 
-    /* What the next loan and the next publish() would wait for, while the last message is on its way. */
+    /* Loads the words that the next loan and the next publish() need, while the last message is still on its way. */
     RGAPS_DEVICE_FN void prepare() {
-        /* SYNC POINT overwritten: pairs with the fence of Subscriber::let_go. Who was evicted and still reads a block that gets
-         * other bytes from here on, sees that the slot has changed. */
+        /* SYNC POINT overwritten: pairs with the fence of Subscriber::let_go. From here on the group may overwrite a block that
+         * an evicted subscriber still reads; that subscriber then sees that the slot has changed. */
         if (overrides_) memory::fence_release();
         leaving_ = memory::load(words_.slot(next_));
         if (has_room() && !is_free_) find_free(0, 1);
@@ -579,27 +581,27 @@ private:
     detail::Words words_{};
     detail::Ahead ahead_{};
     uint64_t next_ = 1;
-    /* The first message that does not fit the ring yet. */
+    /* The sequence number of the first message for which the ring has no room yet. */
     uint64_t limit_ = 0;
-    /* The next message at the last look at all seats, and those that are waited for. */
+    /* `next_` at the last look at all seats, and the seats of the reliable subscribers that it found. */
     uint64_t seen_ = 0;
     uint64_t waited_for_ = 0;
-    /* The slot that the next message takes. */
+    /* The word in the slot that the next message will overwrite: the message that then leaves the ring. */
     uint64_t leaving_ = 0;
     uint64_t refused_ = 0;
     uint32_t open_ = 0;
-    /* Where the search for a free block goes on, and the one that it has found. */
+    /* The block at which the search for a free one continues; and the free block, if is_free_. */
     uint32_t hint_ = 0;
     uint32_t free_ = 0;
     bool is_free_ = false;
-    /* A reliable subscriber was evicted, and is not waited for. */
+    /* A reliable subscriber was evicted, and this publisher does not wait for it. */
     bool overrides_ = false;
 };
 
 /* One of a topic's subscribers, in the seat that the host took for it. */
 class Subscriber {
 public:
-    /* Joins the topic, or goes on where an earlier kernel with this seat ended; then `mode` is not looked at. */
+    /* Joins the topic; or continues where an earlier kernel with this seat ended, and ignores `mode`. */
     template <class Group>
     RGAPS_DEVICE_FN Status attach(const Group &group, const rgaps_device_topic_t &topic, uint32_t seat, uint32_t mode) {
         words_ = detail::Words{topic};
@@ -618,7 +620,7 @@ public:
         return give(detail::broadcast(group, result), sample);
     }
 
-    /* Waits for it for at most `ticks_max` ticks. */
+    /* Waits for the next message for at most `ticks_max` ticks. */
     template <class Group>
     RGAPS_DEVICE_FN Status recv(const Group &group, Sample *sample, uint64_t ticks_max) {
         detail::Result result{Status::ok, 0, 0, 0};
@@ -626,7 +628,7 @@ public:
         return give(detail::broadcast(group, result), sample);
     }
 
-    /* The group has read the sample. `evicted`: its bytes may have changed while it read. */
+    /* Releases a sample that the group has read. `evicted`: the bytes may have changed while the group read them. */
     template <class Group>
     RGAPS_DEVICE_FN Status release(const Group &group, Sample *sample) {
         if (sample->data == nullptr) return Status::not_held;
@@ -637,7 +639,7 @@ public:
         return detail::broadcast(group, result).status;
     }
 
-    /* Whether the host wants this kernel to end. For loops that use try_recv(): recv() looks by itself. */
+    /* Whether the host wants this kernel to end. For loops that use try_recv(); recv() checks this by itself. */
     template <class Group>
     RGAPS_DEVICE_FN bool is_stopped(const Group &group) const {
         detail::Result result{Status::ok, 0, 0, 0};
@@ -645,7 +647,7 @@ public:
         return detail::broadcast(group, result).block != 0;
     }
 
-    /* Of the message that it wants next, for the thread of rank 0. */
+    /* The sequence number of the message that it wants next. Valid in the thread of rank 0. */
     RGAPS_DEVICE_FN uint64_t next_sequence() const { return next_; }
 
 private:
@@ -673,7 +675,7 @@ private:
         pinned_ = 0;
         const bool is_new = !(word & RGAPS_DEVICE_CURSOR_JOINED);
         if (is_new) {
-            /* What the seat's last subscriber held, who was evicted. */
+            /* Releases the blocks of the seat's last subscriber, which was evicted. */
             RGAPS_DEVICE_ROLLED
             for (uint32_t block = 0; block < words_.topic.blocks; ++block) {
                 if (memory::load(words_.holder(block)) & bit()) memory::clear(words_.holder(block), bit());
@@ -681,8 +683,8 @@ private:
             flags_ = (mode & reliable) ? RGAPS_DEVICE_CURSOR_RELIABLE : 0;
             memory::store_release(cursor(), flags_);
         }
-        /* From here on the publisher lets nothing leave the ring that it has not left behind already; what it published
-         * before it sees the cursor, `newest` sees. */
+        /* From here on the publisher sees the cursor, and removes no message from the ring that this subscriber wants. newest()
+         * sees every message that the publisher published before it saw the cursor. */
         memory::fence_all();
         const uint64_t newest = words_.newest();
         kept_from_ = newest + 1;
@@ -705,14 +707,15 @@ private:
         is_told_ = false;
     }
 
-    /* Tells the publisher how far it is. Behind a release of all that was held before. */
+    /* Stores the cursor for the publisher. The caller has made a release fence behind its reads of earlier samples. */
     RGAPS_DEVICE_FN void tell() {
         memory::store(words_.seat(seat_, RGAPS_DEVICE_SEAT_MISSED), missed_all_ + missed_);
         memory::store(cursor(), detail::cursor_word(next_, flags_));
         is_told_ = true;
     }
 
-    /* Sets my bit in a block's holder word. It counts if the block is still the ring's, with that message. */
+    /* Sets this seat's bit in a block's holder word. False: the ring no longer holds the block with that message, so the bit does
+     * not count. */
     RGAPS_DEVICE_FN bool claim(uint32_t block, uint64_t sequence) {
         const uint64_t before = memory::fetch_or(words_.holder(block), bit());
         if (detail::generation(before) == sequence && (before & detail::ring)) return true;
@@ -720,19 +723,19 @@ private:
         return false;
     }
 
-    /* The publisher lets no message leave the ring that a reliable subscriber's cursor has not passed; so a bit is wanted only
-     * for what is held when the cursor goes on. */
+    /* Whether the cursor alone keeps the message in the ring. The publisher removes no message that a reliable subscriber's cursor
+     * has not passed, so such a sample needs a bit only if it is still held when the cursor advances. */
     RGAPS_DEVICE_FN bool is_kept(uint64_t sequence) const {
         return (flags_ & RGAPS_DEVICE_CURSOR_RELIABLE) && sequence >= kept_from_;
     }
 
     RGAPS_DEVICE_FN detail::Result take() {
         if (pinned_) {
-            claim(pinned_block_, pinned_); /* else evicted: the release says so */
+            claim(pinned_block_, pinned_); /* fails only after an eviction, which release() reports */
             pinned_ = 0;
         }
         if (!is_told_) {
-            /* SYNC POINT cursor: pairs with the load of cursors in Publisher::look_at_subscribers. */
+            /* SYNC POINT cursor: pairs with the loads of cursors in Publisher. */
             memory::fence_release();
             tell();
         }
@@ -744,14 +747,14 @@ private:
         return memory::load_acquire(words_.slot(next_));
     }
 
-    /* `slot`: what was read in the slot of the next message, behind an acquire. */
+    /* Takes the next message. `slot` is the word of its slot, loaded with acquire order. */
     RGAPS_DEVICE_FN detail::Result take(uint64_t slot) {
         RGAPS_DEVICE_ROLLED
         for (uint32_t overruns = 0; overruns < detail::overruns_max; ++overruns) {
             const uint64_t sequence = detail::slot_sequence(slot);
             if (sequence < next_) break;
             if (sequence > next_) {
-                /* The oldest that is left, or the newest where that one was overrun, too. */
+                /* Continues with the oldest message of the ring; if that one is overrun, too, with the newest. */
                 skip_to(overruns == 0 ? sequence - words_.topic.depth + 1 : sequence);
                 slot = look();
                 continue;
@@ -787,8 +790,8 @@ private:
         return result;
     }
 
-    /* Waits until the next message is in its slot. Two loads are on their way, half the time apart that one takes: so a message is
-     * seen a quarter of that time sooner than by one load after the other. */
+    /* Waits until the next message is in its slot. Keeps two loads in flight, half a load's latency apart. So it sees a message a
+     * quarter of that latency sooner, on average, than with one load after the other. */
     RGAPS_DEVICE_FN Status wait_for_slot(uint64_t start, uint64_t ticks_max, uint64_t *slot) {
         const uint64_t *at = words_.slot(next_);
         const uint64_t asked = memory::ticks();
@@ -818,7 +821,7 @@ private:
         return Status::ok;
     }
 
-    /* Now and then: what the host said of this subscriber. */
+    /* Checks, once in `tries_between_looks` calls, whether the host stopped or evicted this subscriber. */
     RGAPS_DEVICE_FN Status look_at_host() {
         if (!ahead_.is_due()) return Status::ok;
         if (ahead_.evicted >> seat_ & 1) return Status::evicted;
@@ -842,7 +845,7 @@ private:
         /* SYNC POINT release: pairs with the load of the holder in Publisher::find_free. */
         memory::fence_release();
         const uint64_t before = memory::fetch_and(words_.holder(sample.block), ~bit());
-        /* Only what the cursor passes is released or has a bit. */
+        /* Every sample that the cursor passes is either released or has a bit. */
         if (!is_told_ && pinned_ == 0) tell();
         const bool was_held = detail::generation(before) == sample.sequence && (before & bit());
         return was_held ? Status::ok : Status::evicted;
@@ -854,9 +857,9 @@ private:
     uint64_t missed_ = 0;
     uint64_t missed_all_ = 0;
     detail::Ahead ahead_{};
-    /* The sample that the cursor has not passed and that has no bit; 0: none. */
+    /* The sequence number of the held sample that only the cursor keeps, without a bit; 0: none. */
     uint64_t pinned_ = 0;
-    /* Messages before it may leave the ring without this subscriber. */
+    /* The publisher may remove messages before this one without waiting for this subscriber. */
     uint64_t kept_from_ = 0;
     uint32_t pinned_block_ = 0;
     uint32_t seat_ = 0;

@@ -17,9 +17,9 @@
  *
  * Full        A slot is used again when the Ingress has taken its message. So a full topic on one host back-pressures the publisher on
  *             the other, and no message is dropped.
- * Errors      `failed`: the queue pair has failed, or the other host has gone, which a write shows that each wait ends with. What was on
- *             its way is lost; the host makes a new link.
- * Queue pair  belongs to the link alone, which counts its works. One group at a time uses an end.
+ * Errors      `failed`: the queue pair has failed, or the other host has gone. To find that out, each wait that times out posts a small
+ *             write. Messages that were in flight are lost; the host makes a new link.
+ * Queue pair  must be used by the link alone, which counts its works. One group at a time uses an end.
  * Kernels     may end and be launched again: detach() keeps the counts in the end's memory.
  *
  * The host makes both ends (crate rgaps-gpu-verbs, `LinkEnd`); threads take the place of lanes in a build for the host.
@@ -35,10 +35,10 @@ namespace rgaps {
 namespace device {
 namespace rdma {
 
-/* One end, as the host passes it to its kernel. */
+/* One end of a link, as the host passes it to its kernel. */
 struct LinkEnd {
     rgaps_queue_pair_t pair;
-    /* The memory of this end and of the other: slots, then words. */
+    /* The registered memory of this end and of the other end: slots, then words. */
     Buffer local, remote;
     uint64_t slots, message_bytes;
 };
@@ -46,7 +46,7 @@ static_assert(offsetof(LinkEnd, local) == 88 && offsetof(LinkEnd, slots) == 120 
 
 namespace detail {
 
-/* Where things lie in an end's memory. A slot has the message's length, its number on the link, and its bytes. */
+/* The layout of an end's memory. A slot has the message's length, its number on the link (from 1), and its bytes. */
 struct LinkMemory {
     LinkEnd end;
 
@@ -58,13 +58,14 @@ struct LinkMemory {
         return end.slots * ((head_bytes + end.message_bytes + line_bytes - 1) / line_bytes * line_bytes) + number * line_bytes;
     }
     RGAPS_DEVICE_FN uint64_t *at(uint64_t offset) const { return Words::at(end.local.address + offset); }
-    /* How many messages the Ingress has taken, in the Egress's memory: written by the other host. In the Ingress's nobody reads it. */
+    /* The word, in the Egress's memory, to which the Ingress writes how many messages it has taken. In the Ingress's memory nobody
+     * reads this word. */
     RGAPS_DEVICE_FN uint64_t taken() const { return word(0); }
-    /* How many this end has forwarded, for the next kernel. */
+    /* The word in which detach() leaves the number of forwarded messages for the next kernel. */
     RGAPS_DEVICE_FN uint64_t forwarded() const { return word(1); }
 };
 
-/* Whether the other host is there, as far as is known: writes its word once more, when the last such write is done. */
+/* Whether the other host seems alive. When the last such write is done, writes a word of its memory again, as a heartbeat. */
 template <class Group>
 RGAPS_DEVICE_FN bool is_alive(const Group &group, Queue<false> *queue, uint64_t value, const LinkMemory &memory, Ticket *beat) {
     Status status = queue->poll(group, beat);
@@ -86,7 +87,7 @@ RGAPS_DEVICE_FN void copy(const Group &group, void *to, const void *from, uint64
 /* Carries the messages of a device topic to the other host. */
 class Egress {
 public:
-    /* Joins the topic in its seat, or goes on where an earlier kernel ended. */
+    /* Joins the topic in `seat`, or continues where an earlier kernel ended. */
     template <class Group>
     RGAPS_DEVICE_FN device::Status attach(const Group &group, const rgaps_device_topic_t &topic, uint32_t seat, const LinkEnd &end) {
         topic_ = topic;
@@ -100,15 +101,15 @@ public:
         return subscriber_.attach(group, topic, seat, reliable);
     }
 
-    /* Before the kernel ends. A message that is not on its way yet comes again. */
+    /* Call before the kernel ends. The next kernel receives a message again that was not posted yet. */
     template <class Group>
     RGAPS_DEVICE_FN void detach(const Group &group) {
         if (group.thread_rank() == 0) memory::store(memory_.at(memory_.forwarded()), posted_);
         queue_.detach(group);
     }
 
-    /* Sends the next message. Each of its waits takes at most `ticks_max` ticks: `timed_out`, there is no message; `back_pressured`,
-     * the other host has not taken earlier ones. Call it again then. */
+    /* Sends the next message. Each of its waits takes at most `ticks_max` ticks. `timed_out`: there is no message.
+     * `back_pressured`: the other host has not taken earlier messages. After both, call it again. */
     template <class Group>
     RGAPS_DEVICE_FN device::Status forward(const Group &group, uint64_t ticks_max) {
         device::Status status = device::Status::ok;
@@ -129,7 +130,7 @@ public:
         Ticket ticket;
         const Status posted = queue_.write_immediate(group, end.local.at(slot), end.remote.at(slot),
                                                      uint32_t(detail::LinkMemory::head_bytes + bytes), uint32_t(posted_), &ticket);
-        /* There is room for twice as many works as there are slots. */
+        /* The queue is never full here: it has room for twice as many works as there are slots. */
         if (posted != Status::ok) return device::Status::failed;
         ++posted_;
         return device::Status::ok;
@@ -147,7 +148,7 @@ private:
         return true;
     }
 
-    /* The other host has taken the message that was in the slot before, and the card has read it. */
+    /* Waits until the next slot is free: the other host has taken the slot's last message, and the card has read the slot. */
     template <class Group>
     RGAPS_DEVICE_FN device::Status wait_for_slot(const Group &group, uint64_t ticks_max) {
         const uint64_t start = memory::ticks();
@@ -173,7 +174,7 @@ private:
     Subscriber subscriber_;
     QueuePair queue_;
     Sample sample_;
-    /* Messages that were posted, and other works beside them. */
+    /* The number of posted messages, and of other works of the queue (heartbeats). */
     uint64_t posted_ = 0, beats_ = 0;
     Ticket beat_;
 };
@@ -181,7 +182,7 @@ private:
 /* Publishes the messages of the other host in a device topic, of which it is the one publisher. */
 class Ingress {
 public:
-    /* Takes the topic over, and goes on where an earlier kernel ended. */
+    /* Takes the topic over, and continues where an earlier kernel ended. */
     template <class Group>
     RGAPS_DEVICE_FN device::Status attach(const Group &group, const rgaps_device_topic_t &topic, const LinkEnd &end) {
         memory_ = detail::LinkMemory{end};
@@ -195,7 +196,7 @@ public:
         return publisher_.attach(group, topic);
     }
 
-    /* Before the kernel ends. */
+    /* Call before the kernel ends. */
     template <class Group>
     RGAPS_DEVICE_FN void detach(const Group &group) {
         if (group.thread_rank() == 0) memory::store(memory_.at(memory_.forwarded()), taken_);
@@ -203,8 +204,8 @@ public:
         queue_.detach(group);
     }
 
-    /* Publishes the next message. Each of its waits takes at most `ticks_max` ticks: `timed_out`, there is no message; `back_pressured`
-     * and `no_block`, the topic has no room. Call it again then. */
+    /* Publishes the next message. Each of its waits takes at most `ticks_max` ticks. `timed_out`: there is no message.
+     * `back_pressured`, `no_block`: the topic has no room. After these, call it again. */
     template <class Group>
     RGAPS_DEVICE_FN device::Status forward(const Group &group, uint64_t ticks_max) {
         if (!tell(group)) return device::Status::failed;
@@ -230,7 +231,8 @@ public:
     }
 
 private:
-    /* Tells the Egress how many messages were taken. If the queue is full, the next call does. False: the queue pair has failed. */
+    /* Writes into the Egress's memory how many messages were taken; if the queue is full, the next call does it. False: the queue
+     * pair has failed. */
     template <class Group>
     RGAPS_DEVICE_FN bool tell(const Group &group) {
         if (is_told_) return true;
@@ -245,7 +247,7 @@ private:
     QueuePair queue_;
     ReceiveQueue receives_;
     uint64_t taken_ = 0;
-    /* The next message is in its slot; the Egress knows what was taken. */
+    /* Whether the next message is in its slot; and whether the Egress knows `taken_`. */
     bool is_there_ = false, is_told_ = false;
     Ticket beat_;
 };

@@ -1,5 +1,5 @@
 /*
- * RDMA that kernels post: queue pairs in memory that a kernel writes, with no CPU in the kernel's way.
+ * RDMA that kernels post: a kernel writes the entries of a queue pair itself, without a CPU.
  *
  * The host makes a queue pair (crate rgaps-gpu-verbs) and passes an rgaps_queue_pair_t to its kernels. Then:
  *
@@ -11,23 +11,23 @@
  *         rdma::Ticket ticket;
  *         rdma::Status status = queue.write_immediate(lane, from, to, bytes, 7, &ticket);
  *         if (status == rdma::Status::ok) status = queue.wait(lane, &ticket, ticks_max);
- *         ... failed: ticket.syndrome says why; timed_out: the bytes may still be read ...
+ *         ... failed: ticket.syndrome says why; timed_out: the card may still read the bytes ...
  *         queue.detach(lane);
  *     }
  *
- * Entries     are those of mlx5 network cards, bit for bit: 64 bytes each, a doorbell record, a doorbell. A software card and a CPU
- *             proxy read the same entries, so kernels are the same for all back ends.
+ * Entries     have the format of mlx5 network cards, bit for bit: 64 bytes each, a doorbell record, a doorbell. A software card and
+ *             a CPU proxy read the same entries, so kernels are the same for all back ends.
  * Groups      as in rgaps/device.cuh: all threads of a group call, the thread of rank 0 does it, all get the result.
  * Sharing     QueuePair belongs to one group at a time and keeps its indices in registers between attach() and detach().
  *             SharedQueuePair is used by any number of groups of a GPU at once; no thread waits for another.
- * Full        queues are `back_pressured`: nothing was posted, nothing is lost; what was deferred has been rung.
- * Errors      are values. After the first failed work the queue pair has failed: every ticket says its own outcome, and
+ * Full        queues return `back_pressured`: the call posted nothing, but rang the doorbell for all deferred works.
+ * Errors      are values. After the first failed work the queue pair has failed: every ticket has its own outcome, and
  *             posting returns `failed`. Waits end after a number of ticks.
- * Source      bytes are the card's until their ticket is `ok` or `failed`. `timed_out` gives nothing back.
- * Quiet       works have no completion of their own; a later one, or flush(), tells. The last of each quarter of a queue is
- *             never quiet, so a full queue always gets room again.
+ * Source      bytes belong to the card until their ticket is `ok` or `failed`, also after `timed_out`.
+ * Quiet       works have no completion of their own; the completion of a later work covers them. The last of each quarter of a queue
+ *             is never quiet, so a full queue always gets room again.
  *
- * docs/decisions/0048-gpu-verbs.md has the reasons, and what was not proven: no ConnectX has ever read these entries.
+ * docs/decisions/0048-gpu-verbs.md has the reasons, and what is not proven: no ConnectX has ever read these entries.
  */
 #ifndef RGAPS_DEVICE_RDMA_CUH
 #define RGAPS_DEVICE_RDMA_CUH
@@ -39,7 +39,7 @@ namespace rgaps {
 namespace device {
 namespace rdma {
 
-/* What a call comes to. Numbers are those of rgaps::device::Status where it has the same. */
+/* The result of a call. Where rgaps::device::Status has the same status, the numbers are equal. */
 enum class Status : int32_t {
     ok = 0,
     /* The wait took all its ticks. */
@@ -60,36 +60,36 @@ enum class Status : int32_t {
     pending = -34
 };
 
-/* How a work is posted; add them up. */
+/* How a work is posted. Combine flags with |. */
 constexpr uint32_t at_once = 0;
-/* No doorbell: the next work without this flag, ring(), wait() and flush() ring for all. */
+/* Does not ring the doorbell: the next work without this flag, ring(), wait() or flush() rings for all. */
 constexpr uint32_t deferred = 1;
-/* No completion of its own. Wait for it by flush(). */
+/* Asks for no completion. Wait for the work by flush(). */
 constexpr uint32_t quiet = 2;
 
-/* Memory by its address and the key under which a card knows it. */
+/* Registered memory: its address and its key. */
 struct Buffer {
     uint64_t address;
     uint32_t key;
     RGAPS_DEVICE_FN Buffer at(uint64_t offset) const { return Buffer{address + offset, key}; }
 };
 
-/* One work, until its outcome is known. */
+/* Identifies a posted work, and has its outcome. */
 struct Ticket {
-    /* Works of the queue up to and with this one. */
+    /* The number of the queue's works up to this one, inclusive. */
     uint64_t end = 0;
-    /* Of a work that failed: RGAPS_RDMA_SYNDROME_..., and what the card's maker adds. */
+    /* For a failed work: RGAPS_RDMA_SYNDROME_..., and the vendor's code. */
     uint32_t syndrome = 0;
     uint32_t vendor = 0;
 };
 
-/* A peer's write with an immediate, whose bytes are there. */
+/* A completed write with an immediate by the peer: its immediate, and how many bytes it wrote. */
 struct Received {
     uint32_t immediate = 0;
     uint32_t bytes = 0;
 };
 
-/* Accesses that rgaps/device.cuh has not. */
+/* Accesses that rgaps/device.cuh lacks. */
 namespace access {
 #if defined(RGAPS_DEVICE_RDMA_ACCESS)
 #include RGAPS_DEVICE_RDMA_ACCESS
@@ -105,7 +105,7 @@ RGAPS_DEVICE_FN uint64_t compare_exchange(uint64_t *at, uint64_t expected, uint6
 RGAPS_DEVICE_FN void store_half(uint32_t *at, uint32_t value) {
     asm volatile("st.relaxed.sys.global.u32 [%0], %1;" : : "l"(__cvta_generic_to_global(at)), "r"(value) : "memory");
 }
-/* A doorbell: a register of a card, or a word that a CPU reads. Neither merged nor split. */
+/* Writes a doorbell: a register of a card, or a word that a CPU reads. The write is neither merged nor split. */
 RGAPS_DEVICE_FN void ring(uint64_t *at, uint64_t value) {
     asm volatile("st.mmio.relaxed.sys.global.u64 [%0], %1;" : : "l"(memory::global(at)), "l"(value) : "memory");
 }
@@ -119,12 +119,12 @@ inline void ring(uint64_t *at, uint64_t value) { __atomic_store_n(at, value, __A
 #endif
 }  // namespace access
 
-/* The bytes that cards read and write, most significant first; as words of a host whose least significant byte is first. */
+/* Encodes the big-endian bytes that cards read and write, as words of a little-endian host. */
 namespace wire {
 
 constexpr uint32_t nop = 0x00, rdma_write = 0x08, rdma_write_immediate = 0x09, rdma_read = 0x10, compare_swap = 0x11,
                    fetch_add = 0x12;
-/* Completion wanted. */
+/* Asks for a completion. */
 constexpr uint32_t completes = 0x08;
 constexpr uint32_t is_inline = 0x80000000u;
 constexpr uint32_t completed = 0, received_immediate = 1, request_failed = 13, receive_failed = 14, invalid = 15;
@@ -136,7 +136,7 @@ RGAPS_DEVICE_FN uint32_t swapped(uint32_t value) {
     return __builtin_bswap32(value);
 #endif
 }
-/* Two fields, one behind the other. */
+/* A word of two big-endian fields, `first` at the lower address. */
 RGAPS_DEVICE_FN uint64_t pair(uint32_t first, uint32_t second) {
     return uint64_t(swapped(second)) << 32 | swapped(first);
 }
@@ -163,7 +163,7 @@ RGAPS_DEVICE_FN Entry move(uint64_t index, uint32_t opcode, uint32_t number, boo
                   pair(bytes, local.key), wide(local.address)},
                  6};
 }
-/* A write of 8 bytes that the entry itself has. */
+/* A write of 8 bytes that the entry itself contains. */
 RGAPS_DEVICE_FN Entry word(uint64_t index, uint32_t number, bool signals, uint64_t value, const Buffer &remote) {
     return Entry{{head(index, rdma_write, number, 6), control(signals, 0), wide(remote.address), pair(remote.key, 0),
                   value << 32 | swapped(is_inline | 8), value >> 32},
@@ -184,9 +184,9 @@ namespace detail {
 
 using rgaps::device::detail::broadcast;
 
-/* Completions that one call takes. */
+/* How many completions one call takes at most. */
 constexpr uint32_t completions_max = 32;
-/* Reservations that a thread may lose to others before it says that the queue is full. */
+/* How many reservations a thread may lose to others before it returns `back_pressured`. */
 constexpr uint32_t reservations_max = 64;
 
 /* A queue pair's words at their addresses. */
@@ -207,7 +207,7 @@ struct Words {
     RGAPS_DEVICE_FN uint64_t *filled(uint64_t index) const {
         return state(RGAPS_RDMA_STATE_FILLED + (index & (size() - 1)) * sizeof(uint64_t));
     }
-    /* Whether the last entry of each quarter. */
+    /* Whether this is the last entry of a quarter of the queue. */
     RGAPS_DEVICE_FN bool ends_quarter(uint64_t index) const { return ((index + 1) & (size() / 4 - 1)) == 0; }
 
     RGAPS_DEVICE_FN void put(uint64_t index, const wire::Entry &entry) const {
@@ -219,9 +219,9 @@ struct Words {
             if (word < entry.count) memory::store(to + word, entry.words[word]);
     }
 
-    /* Tells the card of all entries before `next`, which this thread wrote or has seen written. */
+    /* Rings the doorbell for all entries before `next`. This thread wrote them, or read with acquire order that others did. */
     RGAPS_DEVICE_FN void ring(uint64_t next) const {
-        /* SYNC POINT entries: the card reads entries behind the doorbell record, and that behind the doorbell. */
+        /* SYNC POINT entries: the card reads the doorbell, then the doorbell record, then the entries. */
         memory::fence_release();
         access::store_half(half(pair.record + RGAPS_RDMA_RECORD_SEND), wire::record(next));
         memory::fence_release();
@@ -229,7 +229,7 @@ struct Words {
     }
 };
 
-/* A completion queue: where its next entry is, and what that says. */
+/* A completion queue, and how to read its entries. */
 struct Completions {
     uint64_t queue, record;
     uint32_t size_log2;
@@ -237,12 +237,12 @@ struct Completions {
     RGAPS_DEVICE_FN uint64_t *entry(uint64_t index) const {
         return Words::at(queue + (index & ((uint64_t(1) << size_log2) - 1)) * RGAPS_RDMA_ENTRY_BYTES);
     }
-    /* The last word of the entry, if the card has written it in this round. */
+    /* Whether the card has written the entry in this round of the queue. `last`: the entry's last word. */
     RGAPS_DEVICE_FN bool is_there(uint64_t index, uint64_t *last) const {
         *last = memory::load(entry(index) + 7);
         const uint32_t owned = uint32_t(*last >> 56);
         if (owned >> 4 == wire::invalid || (owned & 1) != (index >> size_log2 & 1)) return false;
-        /* SYNC POINT completion: all else of the entry, and what the work did, is there. */
+        /* SYNC POINT completion: behind this fence, the rest of the entry and the work's writes are visible. */
         memory::fence_acquire();
         return true;
     }
@@ -253,19 +253,20 @@ struct Completions {
     }
 };
 
-/* The first failure: the index of its work, and why. */
+/* Encodes the first failure: the index of the failed work, and its codes. */
 RGAPS_DEVICE_FN uint64_t failure_word(uint64_t index, uint32_t vendor, uint32_t syndrome) {
     return index << 16 | uint64_t(vendor & 0xff) << 8 | (syndrome & 0xff);
 }
 
-/* What the thread of rank 0 tells the others. */
+/* The result that the thread of rank 0 broadcasts to the others. */
 struct Result {
     Status status;
     uint32_t first, second;
     uint64_t end;
 };
 
-/* What is known of a send queue. Those of a QueuePair are its members, those of a SharedQueuePair words of memory. */
+/* The state of a send queue: indices of the next work, of the first work without a known completion and of the next completion
+ * entry, and the first failure (0: none). A QueuePair has them as members, a SharedQueuePair as words of memory. */
 struct Progress {
     uint64_t next = 0, completed = 0, taken = 0, failure = 0;
 };
@@ -273,7 +274,7 @@ struct Progress {
 RGAPS_DEVICE_FN Status outcome(const Progress &progress, Ticket *ticket) {
     const uint64_t index = progress.failure >> 16;
     if (progress.failure && ticket->end > index) {
-        /* Works behind the failed one are flushed, which is known before their completions come. */
+        /* The card flushes all works behind the failed one. Their tickets are `pending` until their completions are taken. */
         const bool is_first = ticket->end == index + 1;
         if (!is_first && progress.completed < ticket->end) return Status::pending;
         ticket->syndrome = is_first ? uint32_t(progress.failure & 0xff) : RGAPS_RDMA_SYNDROME_FLUSHED;
@@ -288,7 +289,7 @@ RGAPS_DEVICE_FN Status outcome(const Progress &progress, Ticket *ticket) {
 template <bool is_shared>
 class Queue {
 public:
-    /* Goes on where an earlier kernel ended. */
+    /* Continues where an earlier kernel ended. */
     template <class Group>
     RGAPS_DEVICE_FN void attach(const Group &group, const rgaps_queue_pair_t &pair) {
         words_ = detail::Words{pair};
@@ -303,7 +304,7 @@ public:
         group.sync();
     }
 
-    /* Before the kernel ends. Works go on; another kernel may attach and wait for them. */
+    /* Call before the kernel ends. Posted works continue; another kernel may attach and wait for them. */
     template <class Group>
     RGAPS_DEVICE_FN void detach(const Group &group) {
         group.sync();
@@ -317,28 +318,28 @@ public:
         memory::store(words_.state(RGAPS_RDMA_STATE_FAILURE), mine_.failure);
     }
 
-    /* Writes `bytes` bytes into the peer's memory. What the group wrote before is what the peer gets. */
+    /* Writes `bytes` bytes into the peer's memory, including everything that the group wrote to `local` before. */
     template <class Group>
     RGAPS_DEVICE_FN Status write(const Group &group, Buffer local, Buffer remote, uint32_t bytes, Ticket *ticket,
                                  uint32_t flags = at_once) {
         return move(group, wire::rdma_write, 0, local, remote, bytes, ticket, flags);
     }
 
-    /* The same, and the peer's receive queue is told the immediate when the bytes are there. */
+    /* Like write(); the peer's receive queue then gets `immediate` when the bytes have arrived. */
     template <class Group>
     RGAPS_DEVICE_FN Status write_immediate(const Group &group, Buffer local, Buffer remote, uint32_t bytes, uint32_t immediate,
                                            Ticket *ticket, uint32_t flags = at_once) {
         return move(group, wire::rdma_write_immediate, immediate, local, remote, bytes, ticket, flags);
     }
 
-    /* Reads `bytes` bytes of the peer's memory; they are there when the ticket is `ok`. */
+    /* Reads `bytes` bytes of the peer's memory into `local`. They are complete when the ticket is `ok`. */
     template <class Group>
     RGAPS_DEVICE_FN Status read(const Group &group, Buffer local, Buffer remote, uint32_t bytes, Ticket *ticket,
                                 uint32_t flags = at_once) {
         return move(group, wire::rdma_read, 0, local, remote, bytes, ticket, flags);
     }
 
-    /* Writes 8 bytes that need no memory of this side: a flag, a counter. */
+    /* Writes an 8-byte value, such as a flag or a counter, which needs no registered memory on this side. */
     template <class Group>
     RGAPS_DEVICE_FN Status write_word(const Group &group, uint64_t value, Buffer remote, Ticket *ticket, uint32_t flags = at_once) {
         const uint32_t number = words_.pair.number;
@@ -347,21 +348,21 @@ public:
         });
     }
 
-    /* Adds to a word of the peer's memory; `local` gets what was there before. */
+    /* Atomically adds to a word of the peer's memory; `local` gets the old value. */
     template <class Group>
     RGAPS_DEVICE_FN Status fetch_add(const Group &group, Buffer local, Buffer remote, uint64_t more, Ticket *ticket,
                                      uint32_t flags = at_once) {
         return change(group, wire::fetch_add, more, 0, local, remote, ticket, flags);
     }
 
-    /* Replaces a word of the peer's memory if it is `expected`; `local` gets what was there before. */
+    /* Atomically replaces a word of the peer's memory if it is `expected`; `local` gets the old value. */
     template <class Group>
     RGAPS_DEVICE_FN Status compare_swap(const Group &group, Buffer local, Buffer remote, uint64_t expected, uint64_t desired,
                                         Ticket *ticket, uint32_t flags = at_once) {
         return change(group, wire::compare_swap, desired, expected, local, remote, ticket, flags);
     }
 
-    /* Writes what all further writes have in common into every entry, once: keys, length and flags. The queue must be idle. */
+    /* Writes the common fields of all further write_prepared() into every entry: keys, length, `quiet`. The queue must be idle. */
     template <class Group>
     RGAPS_DEVICE_FN Status prepare(const Group &group, uint32_t local_key, uint32_t remote_key, uint32_t bytes, uint32_t flags = at_once) {
         static_assert(!is_shared, "the entries of a shared queue belong to nobody for long");
@@ -382,7 +383,7 @@ public:
         return broadcast(group, result).status;
     }
 
-    /* A write of which only the addresses are new. `flags` defers it or not; whether it is quiet, prepare() has said. */
+    /* Writes as prepare() set up, between these addresses. Of `flags`, only `deferred` counts. */
     template <class Group>
     RGAPS_DEVICE_FN Status write_prepared(const Group &group, uint64_t local, uint64_t remote, Ticket *ticket, uint32_t flags = at_once) {
         group.sync();
@@ -400,14 +401,14 @@ public:
         return give(broadcast(group, result), ticket);
     }
 
-    /* Rings the doorbell for all that was deferred. */
+    /* Rings the doorbell for all deferred works. */
     template <class Group>
     RGAPS_DEVICE_FN void ring(const Group &group) {
         group.sync();
         if (group.thread_rank() == 0) ring_pending();
     }
 
-    /* How a work ended, at once: ok, failed or pending. */
+    /* The outcome of a work: ok, failed or pending. Does not wait. */
     template <class Group>
     RGAPS_DEVICE_FN Status poll(const Group &group, Ticket *ticket) {
         detail::Result result{Status::pending, 0, 0, 0};
@@ -415,7 +416,7 @@ public:
         return report(broadcast(group, result), ticket);
     }
 
-    /* Waits for it for at most `ticks_max` ticks. */
+    /* Waits for the outcome of a work for at most `ticks_max` ticks. */
     template <class Group>
     RGAPS_DEVICE_FN Status wait(const Group &group, Ticket *ticket, uint64_t ticks_max) {
         detail::Result result{Status::pending, 0, 0, 0};
@@ -423,7 +424,8 @@ public:
         return report(broadcast(group, result), ticket);
     }
 
-    /* Rings for all that was posted before, and waits until all of it is done. `failed`: a work has failed, ever. */
+    /* Rings for all posted works, and waits for at most `ticks_max` ticks until all of them are done. `failed`: some work of the
+     * queue pair has failed, now or earlier. */
     template <class Group>
     RGAPS_DEVICE_FN Status flush(const Group &group, uint64_t ticks_max) {
         group.sync();
@@ -470,7 +472,7 @@ private:
     template <class Group, class Encode>
     RGAPS_DEVICE_FN Status post(const Group &group, Ticket *ticket, uint32_t flags, uint32_t can, const Encode &encode) {
         if (!(words_.pair.abilities & can)) return Status::unsupported;
-        /* What all threads of the group wrote comes before the entry. */
+        /* Orders the writes of all threads of the group before the entry. */
         group.sync();
         detail::Result result{Status::ok, 0, 0, 0};
         if (group.thread_rank() == 0) result.status = one(&result.end, flags, encode);
@@ -501,7 +503,7 @@ private:
         return Status::ok;
     }
 
-    /* The index of an entry that is this thread's to write, if there is one. */
+    /* Reserves an entry for this thread to write. Drains completions if the queue is full. */
     RGAPS_DEVICE_FN Status admit(uint64_t *index) {
         if (failure()) return Status::failed;
         if (reserve(index)) return Status::ok;
@@ -526,7 +528,7 @@ private:
         uint64_t next = memory::load(reserved);
         RGAPS_DEVICE_ROLLED
         for (uint32_t tried = 0; tried < detail::reservations_max; ++tried) {
-            /* SYNC POINT completed: pairs with the store in drain_shared. The card has read the entry that is written next. */
+            /* SYNC POINT completed: pairs with the store in drain_shared. The card has read the old entry at this index. */
             const uint64_t completed = memory::load_acquire(words_.state(RGAPS_RDMA_STATE_COMPLETED));
             if (static_cast<int64_t>(next - completed) >= static_cast<int64_t>(words_.size())) return false;
             const uint64_t seen = access::compare_exchange(reserved, next, next + 1);
@@ -556,17 +558,17 @@ private:
         }
     }
 
-    /* Rings for the entries that are filled without a gap. One thread does, the others leave it to that one, which looks again
-     * when it has let go; so nobody waits and no entry stays behind. */
+    /* Rings for all filled entries up to the first gap. One thread, the ringer, does it for all. Others return at once, and the
+     * ringer looks for new entries again after it has given up the role; so nobody waits, and no entry is left unrung. */
     RGAPS_DEVICE_FN void ring_shared() {
         uint64_t *const ringer = words_.state(RGAPS_RDMA_STATE_RINGER);
         uint64_t ready;
         RGAPS_DEVICE_ROLLED
         do {
-            /* SYNC POINT left: between what I filled and my look at the ringer; pairs with the other one of these fences. */
+            /* SYNC POINT left: orders this thread's filled entry before its look at the ringer. Pairs with the fence below. */
             memory::fence_all();
             if (memory::fetch_or(ringer, 1)) return;
-            /* SYNC POINT ringer: pairs with the release of the last one. */
+            /* SYNC POINT ringer: pairs with the last ringer's release. */
             memory::fence_acquire();
             const uint64_t first = ready = memory::load(words_.state(RGAPS_RDMA_STATE_READY));
             RGAPS_DEVICE_ROLLED
@@ -576,7 +578,7 @@ private:
                 words_.ring(ready);
             }
             memory::store_release(ringer, 0);
-            /* SYNC POINT left. */
+            /* SYNC POINT left: orders the release of the role before the look at the next entry. Pairs with the fence above. */
             memory::fence_all();
         } while (memory::load(words_.filled(ready)) == ready + 1);
     }
@@ -589,11 +591,11 @@ private:
         }
     }
 
-    /* One thread takes completions, the others go on with what it has told. */
+    /* One thread, the drainer, takes completions. Others return at once and use the progress that it has stored. */
     RGAPS_DEVICE_FN void drain_shared() {
         uint64_t *const drainer = words_.state(RGAPS_RDMA_STATE_DRAINER);
         if (memory::fetch_or(drainer, 1)) return;
-        /* SYNC POINT drainer: pairs with the release of the last one. */
+        /* SYNC POINT drainer: pairs with the last drainer's release. */
         memory::fence_acquire();
         detail::Progress all;
         all.completed = memory::load(words_.state(RGAPS_RDMA_STATE_COMPLETED));
@@ -608,7 +610,7 @@ private:
         memory::store_release(drainer, 0);
     }
 
-    /* Takes completions that are there. Whether there were any. */
+    /* Takes the completions that the card has written. False: there were none. */
     RGAPS_DEVICE_FN bool take(detail::Progress *progress) const {
         const uint64_t taken = progress->taken;
         uint64_t last;
@@ -618,7 +620,7 @@ private:
             const uint64_t index = progress->completed + ((detail::Completions::counter(last) - progress->completed) & 0xffff);
             const uint32_t opcode = detail::Completions::opcode(last);
             if (index >= progress->next || (opcode != wire::completed && opcode != wire::request_failed)) {
-                /* Nothing that this card says is true. */
+                /* The entry is invalid, so the card cannot be trusted: all works count as completed, and as failed. */
                 if (!progress->failure) progress->failure = detail::failure_word(progress->completed, 0, RGAPS_RDMA_SYNDROME_CORRUPT);
                 progress->completed = progress->next;
                 return true;
@@ -671,20 +673,20 @@ private:
     detail::Words words_{};
     detail::Completions completions_{};
     detail::Progress mine_{};
-    /* Works that the card knows of. */
+    /* How many works the doorbell was rung for. */
     uint64_t rung_ = 0;
     bool is_prepared_ = false;
 };
 
-/* Belongs to one group of one kernel at a time. */
+/* The sending half of a queue pair that belongs to one group of one kernel at a time. */
 using QueuePair = Queue<false>;
-/* Any groups of one GPU's kernels use it at once; each has a handle of its own. */
+/* The sending half of a queue pair that any groups of one GPU's kernels use at once, each with a handle of its own. */
 using SharedQueuePair = Queue<true>;
 
-/* The receiving half of a queue pair: immediates of the peer's writes. One group of one kernel at a time has it. */
+/* The receiving half of a queue pair: the immediates of the peer's writes. Belongs to one group of one kernel at a time. */
 class ReceiveQueue {
 public:
-    /* Goes on where an earlier kernel ended. All receives of the queue are posted. */
+    /* Continues where an earlier kernel ended, and posts all receives of the queue. */
     template <class Group>
     RGAPS_DEVICE_FN void attach(const Group &group, const rgaps_queue_pair_t &pair) {
         words_ = detail::Words{pair};
@@ -696,14 +698,14 @@ public:
         group.sync();
     }
 
-    /* Before the kernel ends. */
+    /* Call before the kernel ends. */
     template <class Group>
     RGAPS_DEVICE_FN void detach(const Group &group) {
         group.sync();
         if (group.thread_rank() == 0) memory::store(words_.state(RGAPS_RDMA_STATE_RECEIVED), taken_);
     }
 
-    /* The next immediate, if there is one; its receive is posted again. `failed`: none comes any more. */
+    /* Takes the next immediate, if there is one, and posts its receive again. `failed`: no immediate will come any more. */
     template <class Group>
     RGAPS_DEVICE_FN Status try_receive(const Group &group, Received *received) {
         detail::Result result{Status::empty, 0, 0, 0};
@@ -711,7 +713,7 @@ public:
         return give(broadcast(group, result), received);
     }
 
-    /* Waits for it for at most `ticks_max` ticks. */
+    /* Waits for the next immediate for at most `ticks_max` ticks. */
     template <class Group>
     RGAPS_DEVICE_FN Status receive(const Group &group, Received *received, uint64_t ticks_max) {
         detail::Result result{Status::empty, 0, 0, 0};
@@ -735,7 +737,7 @@ private:
         return result.status;
     }
 
-    /* The entries of the receive queue are all the same, without memory, and written by the host. */
+    /* Posts all free receives, by the doorbell record alone: the host wrote the entries once, all alike and without memory. */
     RGAPS_DEVICE_FN void post() const {
         const uint64_t posted = taken_ + (uint64_t(1) << words_.pair.receives_log2);
         memory::fence_release();

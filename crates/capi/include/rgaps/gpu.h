@@ -2,7 +2,7 @@
  * Topics for CUDA programs whose GPU is on another host ('rgaps gpu run').
  *
  * The program publishes memory of its GPU to a topic of the GPU's host, and receives messages there. The bytes stay in that host's GPU:
- * publishing copies them on the device into the topic's pool, and a message that is received is read where it lies. Only calls cross the
+ * publishing copies them on the device into the topic's pool, and receivers read a message in that pool. Only calls cross the
  * network. Publishers and subscribers on the GPU's host are ordinary ones, in any language.
  *
  *     rgaps_gpu_publisher_t *publisher;
@@ -23,19 +23,19 @@
  * Conventions
  *
  *   Errors      Functions return 0 (cudaSuccess) or one of CUDA's errors; rgaps_gpu_error_message() then says what happened and what to do.
- *               cudaGetLastError() does not return them. As with every function of CUDA that waits, the error may be that of earlier work.
+ *               cudaGetLastError() does not return them. As with every function of CUDA that waits, the error may be one of earlier work.
  *                   cudaErrorNotPermitted       the server's configuration (gpu.topics) or access rules forbid it
  *                   cudaErrorSystemNotReady     there is no daemon on the GPU's host
  *                   cudaErrorInvalidValue       an argument, the topic's name, or the domain of the topic is wrong
  *                   cudaErrorMemoryAllocation   the pool is full, or a limit is reached
- *                   cudaErrorNotReady           no message came in time
- *                   cudaErrorTimeout            reliable subscribers made no room in time; or the message was not complete in time
+ *                   cudaErrorNotReady           no message arrived before the time-out
+ *                   cudaErrorTimeout            reliable subscribers made no room in time, or the message was not complete in time
  *                   cudaErrorInvalidResourceHandle   the handle was destroyed, or the message released
  *   Domain      Messages are in the memory of the device that is current when a publisher or subscriber is created.
  *   Order       Publishing and receiving are ordered with the work of a stream as in rgaps.h: the function does not wait for that work. Streams
  *               that capture a graph are refused.
  *   Rights      The server acts with the rights of its own user, for topics that gpu.topics of its configuration names.
- *   The end     When the program ends or dies, the server releases everything that it held.
+ *   Exit        When the program ends or dies, the server releases everything that the program held.
  *   Threads     Any thread may call any function.
  */
 #ifndef RGAPS_GPU_H
@@ -62,9 +62,9 @@ typedef struct rgaps_gpu_options {
     uint32_t transient_local; /* publisher, not 0: keeps messages for later subscribers. Subscriber, not 0: gets them first */
 } rgaps_gpu_options_t;
 
-/* What the bytes of a message are: an array in row-major order. */
+/* Describes the bytes of a message: an array in row-major order. */
 typedef struct rgaps_gpu_tensor {
-    char dtype[20]; /* its element type, as numpy and torch name it: "float32", "uint8"; "": not told */
+    char dtype[20]; /* its element type by the names of numpy and torch: "float32", "uint8"; "": none given */
     uint32_t ndim;  /* at most 8 */
     uint64_t shape[8];
 } rgaps_gpu_tensor_t;
@@ -73,10 +73,10 @@ typedef struct rgaps_gpu_tensor {
 typedef struct rgaps_gpu_message {
     const void *data;  /* a device pointer */
     size_t bytes;
-    uint64_t sequence; /* its publisher counts from 0 */
+    uint64_t sequence; /* its number; each publisher counts from 0 */
     uint64_t missed;   /* messages of that publisher that this subscriber missed before this one */
-    uint64_t handle;
-    rgaps_gpu_tensor_t tensor; /* what its publisher says of it */
+    uint64_t handle;   /* for rgaps_gpu_message_release() */
+    rgaps_gpu_tensor_t tensor; /* the publisher's description of the bytes */
 } rgaps_gpu_message_t;
 
 /* Joins `topic` as a publisher. `options` may be NULL. */
@@ -92,10 +92,11 @@ int rgaps_gpu_publisher_publish(rgaps_gpu_publisher_t *publisher, const void *da
 int rgaps_gpu_subscriber_create(const char *topic, const rgaps_gpu_options_t *options, rgaps_gpu_subscriber_t **subscriber);
 int rgaps_gpu_subscriber_destroy(rgaps_gpu_subscriber_t *subscriber);
 
-/* Waits for the next message, at most `timeout_ns`. Work that is queued on `stream` from then on reads complete bytes. */
+/* Waits for the next message, at most `timeout_ns` nanoseconds. Work that you queue on `stream` afterwards reads complete bytes. */
 int rgaps_gpu_subscriber_receive(rgaps_gpu_subscriber_t *subscriber, uint64_t timeout_ns, void *stream, rgaps_gpu_message_t *message);
 
-/* Releases a message, once the work queued on `stream` so far is done, and clears the structure. Does not wait. */
+/* Releases a message and clears the structure. Does not wait: the server releases the block when the work queued on `stream` so far is
+ * done. */
 int rgaps_gpu_message_release(rgaps_gpu_message_t *message, void *stream);
 
 /* What happened in this thread's last failed call, and what to do. Valid until the thread's next failed call. */

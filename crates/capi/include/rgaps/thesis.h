@@ -1,10 +1,10 @@
 /*
  * The six functions of the RGAPS thesis (3.7 Programming Interface), over rgaps.h.
  *
- * Messages live in the memory of the process's first GPU where CUDA answers, else in host memory;
- * the environment variable RGAPS_DOMAIN ("host", "cuda", "cuda:1", "cuda:GPU-<uuid>") chooses
- * otherwise. The functions are inline, so that the library does not take their names. Where one
- * fails, rgaps_error_message() says why.
+ * Messages live in the memory of the process's first GPU if it can be used, else in host memory.
+ * The environment variable RGAPS_DOMAIN ("host", "cuda", "cuda:1", "cuda:GPU-<uuid>") overrides
+ * this. The functions are inline, so that the library does not export their names. If one fails,
+ * rgaps_error_message() says why.
  */
 #ifndef RGAPS_THESIS_H
 #define RGAPS_THESIS_H
@@ -54,7 +54,7 @@ static inline rgaps_subscriber_t *subscriber_init(char *topic_name)
 
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
-    /* Without a wish the subscriber takes the topic's domain, which its publishers choose. */
+    /* NULL: the subscriber reads in the topic's domain, which its publishers choose. */
     options.domain = domain != NULL && domain[0] != '\0' ? domain : NULL;
     return rgaps_subscriber_create(topic_name, &options, &subscriber) == RGAPS_OK ? subscriber
                                                                                    : NULL;

@@ -43,7 +43,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The command line of this process. If it is wrong, or asks for help, this says so and exits.
+/// Parses the command line of this process. Prints the error or the help and exits if there is nothing to run.
 pub fn parse() -> Cli {
     let words = std::env::args_os();
     parse_from(words).unwrap_or_else(|error| error.exit())
@@ -57,8 +57,8 @@ fn parse_from(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Er
     Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
-/// Takes `-1` as the value of the option before it, which then says what is wrong with it. Otherwise clap takes it for an
-/// option, and advises to write `--` before it, which makes names of topics of all options behind it.
+/// Makes `-1` the value of the option before it, so that the option's own parser rejects it. Otherwise clap takes `-1` for an
+/// unknown option and advises to write `--` before it, which would turn all options behind it into names of topics.
 fn take_negative_numbers(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|arg| {
         let takes = !arg.is_positional() && arg.get_action().takes_values();
@@ -67,7 +67,7 @@ fn take_negative_numbers(command: clap::Command) -> clap::Command {
     command.mut_subcommands(take_negative_numbers)
 }
 
-/// Advises `rgaps topic echo` to who wrote `rgaps echo`.
+/// Suggests `rgaps topic echo` for `rgaps echo`.
 fn suggest_topic(mut error: clap::Error, command: &clap::Command) -> clap::Error {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
         return error;
@@ -107,7 +107,7 @@ pub struct Common {
 }
 
 #[derive(Subcommand)]
-#[allow(clippy::large_enum_variant)] // there is one, which lives as long as the process
+#[allow(clippy::large_enum_variant)] // the process has one value of this type
 pub enum Command {
     /// Start the daemon, and keep it running when no process uses it.
     ///
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_negative_number_is_the_value_of_its_option() {
-        for (line, said) in [
+        for (line, expected) in [
             (
                 "rgaps topic hz t --duration -1",
                 "'-1' is not a time in seconds",
@@ -307,7 +307,7 @@ mod tests {
         ] {
             let text = refused(line);
             assert!(
-                text.contains(said) && !text.contains("'-- "),
+                text.contains(expected) && !text.contains("'-- "),
                 "{line}: {text}"
             );
         }

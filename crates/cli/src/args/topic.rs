@@ -117,7 +117,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// The depth of the subscriber. None: it reads every message.
+    /// The depth for the subscriber: how many of the waiting messages it reads. None: every message.
     pub fn depth(&self, every_message: bool) -> Option<u32> {
         match self.depth {
             None if self.all || every_message => None,
@@ -315,7 +315,7 @@ pub struct Source {
     pub v4l2: Option<OsString>,
 }
 
-/// `framerate=30`; an option without value has nothing behind the sign, or no sign.
+/// Parses `framerate=30`. An option without a value is `name=` or `name`.
 fn ffmpeg_option(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').unwrap_or((text, ""));
     match key.is_empty() || key.starts_with('-') {

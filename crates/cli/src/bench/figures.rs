@@ -1,12 +1,12 @@
-//! Reports as tables. A report is an object of figures; the end of a figure's name is its unit. Objects in it become
-//! sections, lists of objects tables.
+//! Prints the reports of benchmarks as text. A report is a JSON object of figures; a figure's name ends with its unit. An object
+//! within a report becomes a section, and a list of objects a table.
 
 use crate::output::table;
 use crate::units;
 use serde_json::{Map, Value};
 use std::io::{self, Write};
 
-/// What machine it was ends every report.
+/// The key of the machine's description, which is printed last.
 const MACHINE: &str = "machine";
 
 pub fn write(report: &Value, to: &mut dyn Write) -> io::Result<()> {
@@ -16,7 +16,7 @@ pub fn write(report: &Value, to: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-/// The figures of an object, then what is in it.
+/// Prints the figures of an object, then its nested objects and lists.
 fn section(path: &str, object: &Map<String, Value>, to: &mut dyn Write) -> io::Result<()> {
     let flat = |value: &Value| !value.is_object() && rows(value).is_none();
     let figures = object
@@ -54,7 +54,7 @@ fn section(path: &str, object: &Map<String, Value>, to: &mut dyn Write) -> io::R
     Ok(())
 }
 
-/// The objects of a list of nothing else.
+/// The entries of a list that holds only objects. None: `value` is something else, or empty.
 fn rows(value: &Value) -> Option<Vec<&Map<String, Value>>> {
     let list = value.as_array().filter(|list| !list.is_empty())?;
     list.iter().map(Value::as_object).collect()
@@ -89,7 +89,7 @@ fn list(path: &str, rows: &[&Map<String, Value>], to: &mut dyn Write) -> io::Res
     table(to, &heads, &cells)
 }
 
-/// Objects in a row become columns of their own.
+/// Turns the fields of nested objects into columns of the row.
 fn flattened(prefix: &str, row: &Map<String, Value>) -> Map<String, Value> {
     let mut flat = Map::new();
     for (name, value) in row {
@@ -102,7 +102,7 @@ fn flattened(prefix: &str, row: &Map<String, Value>) -> Map<String, Value> {
     flat
 }
 
-/// Units that names end with, and how they are written.
+/// The suffix of a figure's name, and the unit to print for it.
 const UNITS: [(&str, &str); 5] = [
     ("_us", "us"),
     ("_ns", "ns"),

@@ -13,11 +13,12 @@ use rgaps_dmaplane::{
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// The port of a device that is used.
+/// The port of the device that carries the streams.
 const PORT: u32 = 1;
 /// Points of a sweep: as many as its record has room for.
 const POINTS: u32 = 32;
-/// Sizes of the paper's tiers. Reads through the BAR take long.
+/// Bytes and number of GPU copies, through the BAR and by CUDA. The sizes are those of the tiers in the dmaplane paper. Reads through
+/// the BAR are slow, so few are made.
 const BAR_BYTES: u64 = 4 << 20;
 const BAR_COPIES: u32 = 3;
 const CUDA_BYTES: u64 = 16 << 20;
@@ -32,19 +33,19 @@ struct Report {
     device: Option<String>,
     stream: Option<Stream>,
     sweep: Option<Sweep>,
-    /// How GPUs were reached; `null` where there is none.
+    /// Copies between the host and the first GPU; `null` without a GPU.
     gpu: Option<Gpu>,
 }
 
-/// Ways to copy between the host and a GPU.
+/// Throughput of copies between the host and a GPU.
 #[derive(Serialize)]
 struct Gpu {
     gpu: String,
-    /// By the CPU, through the BAR.
+    /// Copies by the CPU through the BAR; `null` if they could not be measured.
     bar: Option<Bar>,
-    /// Why not.
+    /// Why `bar` is `null`.
     bar_left_out: Option<String>,
-    /// By CUDA.
+    /// Copies by CUDA.
     copies: Copied,
 }
 
@@ -58,7 +59,7 @@ struct Copied {
     pageable_gpu_to_host_mb_per_s: f64,
 }
 
-/// From the processors of one node to the memory of another.
+/// Copies that processors of one node make to the memory of another.
 #[derive(Serialize)]
 struct Copies {
     from: usize,
@@ -74,10 +75,10 @@ struct Stream {
     seconds: u32,
     messages: u64,
     mb_per_s: u64,
-    /// Of windows of 1 s.
+    /// The slowest window of 1 s.
     window_mb_per_s_min: u64,
     window_mb_per_s_max: u64,
-    /// Messages that waited for a credit.
+    /// How many messages waited for a credit.
     stalls: u64,
     overflows: u64,
 }
@@ -163,7 +164,7 @@ fn copies(device: &Device, arguments: &DmaplaneBench) -> Result<Vec<Copies>, Err
     Ok(copies.filter(|copies| copies.mb_per_s > 0).collect())
 }
 
-/// A context, and a memory region that holds a message for each end.
+/// Opens a context on the RDMA device, with a memory region that holds one message for each end.
 fn connect(
     device: &Device,
     name: &str,

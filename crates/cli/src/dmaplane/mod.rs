@@ -1,4 +1,4 @@
-//! `dmaplane`: what the kernel module sees and measures.
+//! `dmaplane`: shows what the kernel module sees, and runs its measurements.
 
 mod bench;
 mod status;
@@ -22,11 +22,11 @@ struct Node {
     cpus: u32,
     memory_bytes: u64,
     free_bytes: u64,
-    /// To each node, 10 is itself.
+    /// Distances to each node, as ACPI's SLIT has them: 10 is the node itself.
     distances: Vec<u32>,
 }
 
-/// The nodes that are online, of those that the module's tables have room for.
+/// The nodes that are online.
 fn nodes(topology: &NumaTopo) -> Vec<Node> {
     let online: Vec<usize> = (0..topology.node_online.len())
         .filter(|node| topology.node_online[*node] != 0)

@@ -10,7 +10,7 @@ use serde::Serialize;
 #[derive(Serialize)]
 struct Status {
     nodes: Vec<Node>,
-    /// Since the module was loaded, of all users.
+    /// Counts since the module was loaded, over all users.
     counts: Counts,
     /// Why `/dev/dmaplane-pool` cannot be used; `null` if it can.
     pools: Option<String>,
@@ -55,8 +55,8 @@ fn why_not<T>(tried: Result<T, Error>) -> Option<String> {
     tried.err().map(|error| error.to_string())
 }
 
-/// Why the module reaches no GPU. It has no call that only asks, so a handle is ended that nobody has: without GPUs the answer
-/// is `ENODEV`, else that there is no such handle.
+/// Why the module reaches no GPU. None: it reaches GPUs. The module has no call for this question, so this function unpins a handle
+/// that nobody has: the module answers `ENODEV` without GPUs, and another error with them.
 fn gpu_lacks(device: &Device) -> Option<String> {
     let asked = device.gpu_unpin(GpuUnpinParams { handle: u32::MAX });
     let error = asked.err()?;
@@ -108,8 +108,8 @@ pub fn status(output: &mut Output) -> anyhow::Result<()> {
             counts.credit_stalls,
             counts.cq_overflows
         )?;
-        let told = |why: &Option<String>| why.clone().unwrap_or_else(|| "can be used".to_owned());
-        writeln!(to, "pools: {}", told(&status.pools))?;
-        writeln!(to, "GPU: {}", told(&status.gpu))
+        let usable = |why: &Option<String>| why.clone().unwrap_or_else(|| "can be used".to_owned());
+        writeln!(to, "pools: {}", usable(&status.pools))?;
+        writeln!(to, "GPU: {}", usable(&status.gpu))
     })
 }

@@ -1,4 +1,4 @@
-//! GPUs: the driver, and for each GPU a segment that is made, mapped, written and read.
+//! Checks GPUs: loads the driver, and creates, maps, writes and reads a segment on each GPU.
 
 use super::{cause, Check};
 use crate::units;
@@ -13,15 +13,15 @@ use rgaps_verbs::Location;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// What is written to a GPU and must come back.
+/// The bytes that the check writes to a GPU and reads back.
 const PROBE: [u8; 16] = *b"rgaps doctor was";
 
-/// A GPU that messages can live on.
+/// A GPU that can hold messages.
 pub struct Gpu {
     pub uuid: GpuUuid,
-    /// Where it is in the machine.
+    /// Where the GPU is in the PCI tree. None: the driver does not tell its address.
     pub location: Option<Location>,
-    /// Its memory, as network cards take it; or why it cannot be had so.
+    /// Memory of the GPU for network cards to register; or why the driver exports none.
     pub exported: Result<Exported, String>,
 }
 
@@ -30,7 +30,7 @@ pub struct Exported {
     pub dmabuf: OwnedFd,
     pub address: u64,
     pub bytes: usize,
-    /// What the memory is mapped by.
+    /// Keeps the memory mapped at `address`.
     pub _mapping: Option<CudaMapping>,
 }
 
@@ -40,7 +40,7 @@ impl Gpu {
     }
 }
 
-/// The checks, and the GPUs that can be used.
+/// Runs the checks. Also returns the GPUs that can hold messages.
 pub fn checks(config: &Config) -> (Vec<Check>, Vec<Gpu>) {
     const NAME: &str = "CUDA driver";
     if config.pool.cuda.enabled == CudaUse::Off {
@@ -128,7 +128,7 @@ fn gpu(driver: &Arc<Driver>, device: &Device) -> (Check, bool) {
     }
 }
 
-/// Memory of the GPU's for network cards.
+/// Exports memory of the GPU as a dma-buf.
 fn export(driver: &Arc<Driver>, uuid: GpuUuid) -> Result<Exported, PoolError> {
     let mut source = CudaSource::new(driver.clone(), uuid)?;
     let segment = source.create(source.granularity())?;
@@ -142,7 +142,7 @@ fn export(driver: &Arc<Driver>, uuid: GpuUuid) -> Result<Exported, PoolError> {
     })
 }
 
-/// Whether network cards could have the GPU's memory, and how what they write gets into order.
+/// Checks whether network cards can access the GPU's memory, and how their writes are ordered.
 fn dmabuf(device: &Device, exported: &Result<Exported, PoolError>) -> Check {
     let name = format!("dma-buf of {}", device.uuid);
     let order = match device.writes_order {
@@ -163,7 +163,7 @@ fn dmabuf(device: &Device, exported: &Result<Exported, PoolError>) -> Check {
     }
 }
 
-/// Whether messages on this GPU's streams wait for one another there, or on the CPU.
+/// Checks whether streams of this GPU can wait for each other on the GPU; otherwise a CPU waits.
 fn order(driver: &Arc<Driver>, device: &Device) -> Check {
     let name = format!("streams of {}", device.uuid);
     let works = Context::retain(driver.clone(), device.uuid)
@@ -180,7 +180,7 @@ fn order(driver: &Arc<Driver>, device: &Device) -> Check {
     }
 }
 
-/// What lets streams be ordered on the GPU.
+/// What the user can do so that streams wait on the GPU.
 fn advice(error: &CudaError) -> &'static str {
     match error {
         CudaError::Lacks { .. } => "update NVIDIA's driver to one for CUDA 12.0 or later",

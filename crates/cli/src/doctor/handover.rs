@@ -1,4 +1,4 @@
-//! From one process's kernel to another's on each GPU, without MPS and under it.
+//! Measures the time from a kernel of one process to a kernel of another on each GPU, without and under MPS.
 
 use super::{mps, Check};
 use rgaps::{Config, GpuUuid, MpsState};
@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What keeps a process outside MPS: a directory in which there is none.
+/// A directory without MPS pipes: a process that looks for MPS here runs without MPS.
 const NOWHERE: &str = "/nonexistent";
-/// How long an MPS may take to answer, and to end.
+/// Limit on MPS's start, and on its answer to `quit`.
 const LIMIT: Duration = Duration::from_secs(10);
-/// And over one question.
+/// Limit on one question to MPS, and on the end of its process.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
 
 /// A measured hand-over.
@@ -25,7 +25,7 @@ pub struct Figure {
     time: rgaps_bench::Handover,
 }
 
-/// Measures on the GPUs of these domains.
+/// Measures on the GPUs of these domains, with one check for each.
 pub fn checks(config: &Config, domains: &[String]) -> (Vec<Check>, Vec<Figure>) {
     let gpus: Vec<GpuUuid> = domains
         .iter()
@@ -76,9 +76,10 @@ fn measure(gpu: GpuUuid, mps: bool, pipes: &str, figures: &mut Vec<Figure>) -> R
     }
 }
 
-/// The realm's MPS, or one for this measurement, which ends with this value.
+/// The MPS to measure under.
 struct Service {
     pipes: PathBuf,
+    /// The folder and the process of an MPS that this value started, and ends when dropped. None: the realm's MPS.
     own: Option<(PathBuf, Child)>,
 }
 
@@ -113,7 +114,7 @@ impl Service {
         let child = match child {
             Ok(child) => child,
             Err(error) => {
-                // Empty, and if it stays, harmless.
+                // If this fails, an empty folder stays, which harms nothing.
                 let _ = std::fs::remove_dir_all(&folder);
                 return Err(format!("starting '{MPS_CONTROL_PROGRAM}' failed: {error}"));
             }
@@ -140,7 +141,7 @@ impl Drop for Service {
         let Some((folder, child)) = &mut self.own else {
             return;
         };
-        // It has no clients any more; if it does not end by itself, it is ended.
+        // The measurement's processes have ended, so MPS has no clients. If it does not end by itself, it is killed.
         let _ = MpsControl::at(&self.pipes).ask("quit", LIMIT);
         let deadline = Instant::now() + ASK_LIMIT;
         while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {

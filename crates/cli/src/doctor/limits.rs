@@ -8,11 +8,11 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-/// A check that others refer to.
+/// The name of the check of the socket's folder and its disk.
 const SOCKET_FOLDER: &str = "socket folder";
 /// Space that a daemon's log and state file may take.
 const SPACE_MIN: u64 = 8 << 20;
-/// Descriptors that a client with many segments needs, and more.
+/// Enough file descriptors for a client with many segments.
 const FILES_MIN: u64 = 1024;
 
 pub fn checks(config: &Config) -> Vec<Check> {
@@ -23,7 +23,7 @@ fn shown(limit: Option<u64>, unit: fn(u64) -> String) -> String {
     limit.map_or_else(|| "unlimited".to_owned(), unit)
 }
 
-/// To how many a daemon that is started here can raise its own limit.
+/// The hard limit of open files, to which a daemon that starts here can raise its own limit.
 pub fn open_files_max() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
 }
@@ -47,7 +47,7 @@ fn open_files() -> Check {
     }
 }
 
-/// Memory that network cards and GPUs know is locked; processes with CAP_IPC_LOCK have no limit.
+/// Checks the limit of locked memory. Memory that network cards or GPUs register is locked; processes with CAP_IPC_LOCK have no limit.
 pub fn locked_memory(config: &Config, has_cards: bool) -> Check {
     const NAME: &str = "locked memory";
     let limit = getrlimit(Resource::Memlock);
@@ -95,7 +95,7 @@ fn dev_shm() -> Check {
     Check::ok("/dev/shm", format!("{found}; rgaps does not use it"))
 }
 
-/// The disk that the daemon writes its lock, state and log to. None: it has space.
+/// Checks the disk that the daemon writes its lock, state and log to. None: the disk has enough space.
 fn space(folder: &Path, free: u64, has_daemon: bool) -> Option<Check> {
     let found = format!("{} free in '{}'", units::bytes(free), folder.display());
     let advice = "free space: the daemon writes its lock, its state file and its log there";
@@ -106,13 +106,13 @@ fn space(folder: &Path, free: u64, has_daemon: bool) -> Option<Check> {
     }
 }
 
-/// What a folder's disk has left; none where it has no limit.
+/// The free bytes of a folder's disk. None: the disk has no limit, or cannot be read.
 fn free_bytes(folder: &Path) -> Option<u64> {
     let stat = rustix::fs::statvfs(folder).ok()?;
     (stat.f_blocks > 0).then(|| stat.f_frsize.saturating_mul(stat.f_bavail))
 }
 
-/// Makes a socket beside the daemon's and connects to it.
+/// Checks the folder of the daemon's socket: creates another socket there and connects to it.
 fn socket_folder(config: &Config) -> Check {
     const NAME: &str = SOCKET_FOLDER;
     let socket = config.socket_path();
@@ -139,7 +139,7 @@ fn socket_folder(config: &Config) -> Check {
     let probe = folder.join(format!(".doctor-{}", std::process::id()));
     let tried = UnixListener::bind(&probe)
         .and_then(|_listener| std::os::unix::net::UnixStream::connect(&probe));
-    // Gone in either case.
+    // The probe's socket may not exist; it must not stay.
     let _ = std::fs::remove_file(&probe);
     let mode = std::fs::metadata(folder).map_or(0, |there| there.mode() & 0o7777);
     match tried {

@@ -1,4 +1,4 @@
-//! What links to other hosts need, and whether they run.
+//! Checks what links to other hosts need, and whether they run.
 
 use super::Check;
 use crate::links::{describe, failure};
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 const NAME: &str = "links";
 
-/// `status` is the running daemon's.
+/// `status`: the state of the running daemon. None: no daemon runs.
 pub fn check(config: &Config, status: Option<&Status>) -> Check {
     if let Some(failure) = status.and_then(|status| failure(config, &status.links)) {
         return Check::lack(NAME, failure.reason, failure.advice);

@@ -1,4 +1,4 @@
-//! Host memory: segments as the configuration wants them, huge pages, NUMA, the address space.
+//! Checks host memory: segments as the configuration wants them, huge pages, NUMA, the address space.
 
 use super::{cause, Check};
 use crate::{providers, units};
@@ -19,7 +19,7 @@ pub fn checks(config: &Config) -> Vec<Check> {
     checks
 }
 
-/// A segment, as small as they are, that is given back at once.
+/// Creates a segment of the smallest size. The caller drops it at once.
 fn try_segment(config: HostConfig) -> Result<rgaps_pool::Segment, PoolError> {
     HostSource::new(config).create(SEGMENT_UNIT_BYTES)
 }
@@ -38,7 +38,7 @@ fn segment() -> Check {
     }
 }
 
-/// Who can give the memory of host pools, and who does.
+/// Checks one provider of host memory, and says whether the configuration uses it.
 fn provider(config: &Config, provider: Provider) -> Check {
     let wanted = providers::configured(config.pool.host.provider);
     let name = format!("provider {}", provider.name());
@@ -61,7 +61,7 @@ fn provider(config: &Config, provider: Provider) -> Check {
     }
 }
 
-/// Every client maps the whole control segment, though little of it is ever touched.
+/// Checks the address space. Every client maps the whole control segment, of which little is ever touched.
 fn address_space() -> Check {
     const NAME: &str = "address space";
     let mapped = create_sealed_memfd("rgaps-doctor", CONTROL_BYTES)
@@ -116,7 +116,7 @@ fn numa(config: &Config) -> Check {
         return Check::ok(NAME, "one node");
     };
     let online = online.trim();
-    // What a node is near is for the daemon to find out.
+    // `NumaChoice` may leave the node to the daemon. Any node shows whether binding works, so this takes node 0.
     let node = match config.pool.host.numa_node {
         Some(NumaChoice::Node(node)) => node,
         _ => 0,
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn the_advice_about_huge_pages_stands_once() {
         let check = huge_pages();
-        let said = format!("{} {:?}", check.found, check.advice);
-        assert!(said.matches("nr_hugepages").count() <= 1, "{said}");
+        let text = format!("{} {:?}", check.found, check.advice);
+        assert!(text.matches("nr_hugepages").count() <= 1, "{text}");
     }
 }

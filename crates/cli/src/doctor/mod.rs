@@ -1,8 +1,7 @@
-//! `doctor`: what this machine can do, found out by trying it.
+//! `doctor`: finds out by trying what this machine supports.
 //!
-//! Nothing is concluded from a version number where it can be tried: systems announce what they
-//! then refuse (sandboxes, containers, WSL2). Each check does what rgaps would do, gives back what
-//! it took, and says what to do about what it cannot have.
+//! No check relies on a version number where it can try: sandboxes, containers and WSL2 announce features that they then refuse.
+//! Each check does what rgaps would do, releases what it took, and gives advice on what is missing.
 
 mod gpu;
 mod handover;
@@ -23,7 +22,7 @@ use rgaps_session::{visible_daemons, ConfigError, DaemonRole, VisibleDaemon, DAE
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// How a check came out.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -38,7 +37,7 @@ pub enum Verdict {
 /// One check.
 #[derive(Serialize)]
 pub struct Check {
-    /// What was looked at; names are stable.
+    /// The name of the check. Names are stable, so that programs can look for them.
     name: String,
     verdict: Verdict,
     /// What was found.
@@ -48,7 +47,7 @@ pub struct Check {
     advice: Option<String>,
 }
 
-/// What failed, without the error's own advice: a check gives one of its own.
+/// An error's text up to its first semicolon, behind which errors give advice: a check gives its own advice.
 pub fn cause(error: &impl std::fmt::Display) -> String {
     let text = error.to_string();
     text.split(';').next().unwrap_or_default().to_owned()
@@ -84,19 +83,19 @@ impl Check {
 struct Report {
     /// No check failed.
     usable: bool,
-    /// Where messages can live here.
+    /// The domains that can hold messages on this machine.
     domains: Vec<String>,
     checks: Vec<Check>,
-    /// The realm's daemons that can be seen from here.
+    /// The realm's daemons that this process can see.
     daemons: Vec<VisibleDaemon>,
     /// Ports of network cards with RDMA.
     rdma: Vec<rdma::Card>,
-    /// From kernel to kernel, where that was measured.
+    /// Times from kernel to kernel. Empty unless `--handover` is given.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     handovers: Vec<handover::Figure>,
 }
 
-/// Some of what rgaps needs is missing.
+/// At least one check failed.
 #[derive(Debug, thiserror::Error)]
 #[error("rgaps cannot work here; fix the checks marked FAIL above")]
 struct Unusable;
@@ -181,7 +180,7 @@ fn write_text(report: &Report, to: &mut dyn Write) -> io::Result<()> {
     writeln!(to, "\ndomains: {}", report.domains.join(", "))
 }
 
-/// The daemon, if one runs: none is no lack, clients start one.
+/// Checks the daemon and returns its state. A missing daemon is fine, since clients start one.
 fn daemon(config: &Config) -> (Check, Option<Status>) {
     const NAME: &str = "daemon";
     let fail = |error: &dyn std::fmt::Display, advice| Check::fail(NAME, error.to_string(), advice);
@@ -221,7 +220,7 @@ fn daemon(config: &Config) -> (Check, Option<Status>) {
     (check, Some(status))
 }
 
-/// Daemons that other processes could use instead, by mistake.
+/// Warns of other daemons of the realm, which processes could use by mistake.
 fn other_daemons(config: &Config, daemons: &[VisibleDaemon]) -> Option<Check> {
     const NAME: &str = "other daemons";
     let others = daemons

@@ -1,4 +1,4 @@
-//! MPS: whether there is one, whose it is, and what it is good for.
+//! Checks MPS: whether one runs, whose it is, and what it would improve.
 
 use super::Check;
 use crate::mps::describe;
@@ -8,9 +8,9 @@ use rgaps_session::{MpsControl, MPS_CLIENTS_MAX};
 use std::time::Duration;
 
 const NAME: &str = "MPS";
-/// How long MPS's control may take over an answer.
+/// Limit on an answer of MPS's control process.
 const ASK_LIMIT: Duration = Duration::from_secs(3);
-/// What was measured, for those who wonder whether they want it.
+/// Measured times, for users who wonder whether they want MPS.
 const COST: &str =
     "without MPS the kernels of two processes on one GPU take turns: a kernel-to-kernel hand-over takes \
                     142 us on an H200, and 5 us under MPS";
@@ -41,7 +41,7 @@ pub fn check(config: &Config, gpus: &[String]) -> Check {
     }
 }
 
-/// What the daemon says, if one runs; that none does is another check's to say.
+/// The running daemon's view of MPS. None: no daemon runs, which another check reports.
 pub fn of_the_daemon(config: &Config) -> Option<MpsInfo> {
     let config = Config {
         autostart: false,

@@ -1,4 +1,4 @@
-//! Network cards with RDMA: each port, and what its card registers of the host's and the GPUs' memory.
+//! Checks network cards with RDMA: each port, and which memory of host and GPUs the card can register.
 
 use super::gpu::Gpu;
 use super::Check;
@@ -16,7 +16,7 @@ const INSTALL: &str =
 /// The bit of this capability in the masks of `/proc/self/status`.
 const CAP_IPC_LOCK: u64 = 1 << 14;
 
-/// A port, and what was tried on it.
+/// A port, and the outcome of what was tried on its card.
 #[derive(Serialize)]
 pub struct Card {
     device: String,
@@ -28,42 +28,42 @@ pub struct Card {
     mtu_bytes: Option<u32>,
     numa_node: Option<u32>,
     pci_path: Option<String>,
-    /// How far the GPUs are.
-    distances: Vec<Far>,
-    /// None: it was not tried.
+    /// The distance to each GPU.
+    distances: Vec<GpuDistance>,
+    /// None: the check tried to register nothing.
     registers: Option<Registers>,
 }
 
 #[derive(Serialize)]
-struct Far {
+struct GpuDistance {
     gpu: String,
     distance: String,
 }
 
-/// What came of registering memory: none, or why not.
+/// Which memory the card registers.
 #[derive(Serialize)]
 struct Registers {
     host_writable: Outcome,
     host_read_only: Outcome,
-    /// Segments of the providers that work here and give dma-bufs.
-    providers: Vec<OfProvider>,
-    gpus: Vec<OfGpu>,
+    /// The outcomes for segments of the providers that work here and give dma-bufs.
+    providers: Vec<ProviderOutcome>,
+    gpus: Vec<GpuOutcome>,
 }
 
 #[derive(Serialize)]
-struct OfProvider {
+struct ProviderOutcome {
     provider: &'static str,
     dma_buf: Outcome,
     address: Outcome,
 }
 
 #[derive(Serialize)]
-struct OfGpu {
+struct GpuOutcome {
     gpu: String,
     dma_buf: Outcome,
 }
 
-/// `works`, or the error.
+/// Serialized as `works`, or as the error.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Outcome {
@@ -80,7 +80,7 @@ impl Outcome {
     }
 }
 
-/// The checks, and the ports. `gpus`: those that can hold messages.
+/// Runs the checks, and describes the ports. `gpus`: the GPUs that can hold messages.
 pub fn checks(gpus: &[Gpu]) -> (Vec<Check>, Vec<Card>) {
     let ports = Verbs::ports();
     let mut checks = Vec::new();
@@ -134,7 +134,7 @@ fn port_checks(
     let name = format!("RDMA {}/{}", port.device, port.number);
     let mut card = card(port, gpus);
     let device = match opened {
-        // It was said above.
+        // The caller has reported that the library is missing.
         None => return (vec![Check::ok(&name, describe_card(&card))], card),
         Some(Err(error)) => {
             let found = format!("{}; {error}", describe_card(&card));
@@ -150,7 +150,7 @@ fn port_checks(
     for (provider, segment) in segments {
         let tried = device.try_segment(segment.fd.as_fd(), segment.bytes as usize);
         checks.push(segment_check(port, *provider, &tried));
-        of_providers.push(OfProvider {
+        of_providers.push(ProviderOutcome {
             provider: provider.name(),
             dma_buf: Outcome::of(&tried.dma_buf),
             address: Outcome::of(&tried.address),
@@ -159,12 +159,12 @@ fn port_checks(
     let mut of_gpus = Vec::new();
     for gpu in gpus {
         let Ok(exported) = &gpu.exported else {
-            // Said where the GPU is.
+            // The GPU's own check reports that.
             continue;
         };
         let tried = device.try_dmabuf(exported.dmabuf.as_fd(), exported.address, exported.bytes);
         checks.push(gpu_check(port, gpu, &tried));
-        of_gpus.push(OfGpu {
+        of_gpus.push(GpuOutcome {
             gpu: gpu.uuid.to_string(),
             dma_buf: Outcome::of(&tried),
         });
@@ -178,7 +178,7 @@ fn port_checks(
     (checks, card)
 }
 
-/// What is known of a port before its card is opened.
+/// Describes a port as far as the kernel knows it, before its card is opened.
 fn card(port: &Port, gpus: &[Gpu]) -> Card {
     let pci_path = port.location.pci_path.as_ref();
     Card {
@@ -248,7 +248,7 @@ fn gpu_check(port: &Port, gpu: &Gpu, tried: &Result<(), VerbsError>) -> Check {
     }
 }
 
-/// `::ffff:10.9.0.1`.
+/// A GID as an IPv6 address, such as `::ffff:10.9.0.1`.
 fn shown(gid: &[u8; 16]) -> String {
     std::net::Ipv6Addr::from(*gid).to_string()
 }
@@ -264,17 +264,17 @@ fn describe_card(card: &Card) -> String {
         Some(node) => format!("NUMA node {node}"),
         None => "no NUMA node known".to_owned(),
     });
-    for Far { gpu, distance } in &card.distances {
+    for GpuDistance { gpu, distance } in &card.distances {
         parts.push(format!("{gpu} is {distance}"));
     }
     parts.join(", ")
 }
 
-fn distances(port: &Port, gpus: &[Gpu]) -> Vec<Far> {
+fn distances(port: &Port, gpus: &[Gpu]) -> Vec<GpuDistance> {
     let located = gpus
         .iter()
         .filter_map(|gpu| Some((gpu, gpu.location.as_ref()?)));
-    let far = located.map(|(gpu, location)| Far {
+    let far = located.map(|(gpu, location)| GpuDistance {
         gpu: gpu.uuid.to_string(),
         distance: location.distance(&port.location).to_string(),
     });
@@ -318,7 +318,7 @@ fn dmabuf_advice(error: &VerbsError) -> String {
     advice.to_owned()
 }
 
-/// Whether this process may lock as much memory as it likes, whatever the limit.
+/// Whether this process has CAP_IPC_LOCK, with which no limit of locked memory applies.
 pub fn may_lock_all() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -332,7 +332,7 @@ mod tests {
     use super::super::Verdict;
     use super::*;
     use rgaps::GpuUuid;
-    use rgaps_verbs::in_process::{Faults, Network};
+    use rgaps_verbs::in_process::{Faults, SoftwareNetwork};
     use rgaps_verbs::{Location, PortAddress};
 
     fn port(is_up: bool) -> Port {
@@ -370,13 +370,13 @@ mod tests {
         }
     }
 
-    /// No dma-buf, which the network within the process does not look at.
+    /// A memfd in place of a dma-buf: the in-process network does not check which it is.
     fn segment() -> Segment {
         providers::segment(Provider::Memfd).unwrap()
     }
 
     fn tried(refuse: Option<(&'static str, i32)>) -> (Vec<Check>, serde_json::Value) {
-        let network = Network::new(Faults::default());
+        let network = SoftwareNetwork::new(Faults::default());
         refuse.inspect(|(call, errno)| network.refuse(call, *errno));
         let device = network.device("mlx5_0").unwrap();
         let segments = [(Provider::Dmaplane, segment())];
@@ -406,7 +406,7 @@ mod tests {
         let (checks, card) = tried(Some(("ibv_reg_dmabuf_mr", 95)));
         assert!(checks[0].verdict == Verdict::Ok && checks[2].verdict == Verdict::Lack);
         assert!(checks[2].advice.as_ref().unwrap().contains("dma-buf"));
-        // It does as well by address.
+        // The card registers the memory by address, which is enough.
         assert!(checks[1].verdict == Verdict::Ok);
         let found = &checks[1].found;
         assert!(found.contains("by their addresses") && found.contains("ibv_reg_dmabuf_mr"));
@@ -429,7 +429,7 @@ mod tests {
         assert!(checks[0].found.starts_with("down"), "{}", checks[0].found);
         assert!(checks[0].advice.as_ref().unwrap().contains("IPv4"));
         assert!(card.registers.is_none() && card.gid.is_none());
-        // Without a library, which is said by itself.
+        // Without a library; the check of the library reports that.
         let (checks, _) = port_checks(&port(true), None, &[], &[]);
         assert!(checks.len() == 1 && checks[0].verdict == Verdict::Ok);
     }

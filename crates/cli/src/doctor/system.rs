@@ -1,4 +1,4 @@
-//! Processor and kernel.
+//! Checks the processor and the kernel.
 
 use super::Check;
 use nix::sys::socket::{getsockopt, sockopt};
@@ -59,7 +59,7 @@ fn clock() -> Check {
     Check::lack("clock", found, advice)
 }
 
-/// Waits on two words that nobody changes: only a kernel that knows the call lets the time pass.
+/// Checks `futex_waitv`: waits on two words that nobody changes. A kernel without the call returns an error before the time is over.
 fn waitv() -> Check {
     let (a, b) = (AtomicU32::new(0), AtomicU32::new(0));
     match futex_wait_any(&[(&a, 0), (&b, 0)], 1_000_000) {
@@ -73,12 +73,12 @@ fn waitv() -> Check {
     }
 }
 
-/// How the daemon knows that a client has died.
+/// Checks whether the kernel gives pidfds of peers (`SO_PEERPIDFD`), by which the daemon knows that a client has died.
 fn peer_pidfd() -> Check {
     const NAME: &str = "deaths";
     let asked = UnixStream::pair()
         .ok()
-        .and_then(|(ours, _theirs)| getsockopt(&ours, sockopt::PeerPidfd).ok());
+        .and_then(|(socket, _peer)| getsockopt(&socket, sockopt::PeerPidfd).ok());
     if asked.is_some() {
         return Check::ok(NAME, "SO_PEERPIDFD works, also between containers");
     }

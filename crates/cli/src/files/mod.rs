@@ -1,4 +1,4 @@
-//! Arrays in files: numpy's `.npy`, and pictures.
+//! Reads and writes arrays as files: numpy's `.npy`, and pictures.
 
 mod npy;
 mod picture;
@@ -7,9 +7,9 @@ use crate::array::Array;
 use anyhow::{anyhow, bail, Context};
 use std::path::Path;
 
-/// What a file's name says of its content.
+/// The format of a file, by the end of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileFormat {
     Npy,
     Png,
     Jpeg,
@@ -17,29 +17,29 @@ pub enum Kind {
     Raw,
 }
 
-/// By the end of the name. None: an end that stands for nothing here.
-pub fn kind(path: &Path) -> Option<Kind> {
+/// The format of a file by the end of its name. None: the end is unknown.
+pub fn format_of(path: &Path) -> Option<FileFormat> {
     let end = path.extension()?.to_str()?.to_ascii_lowercase();
     match end.as_str() {
-        "npy" => Some(Kind::Npy),
-        "png" => Some(Kind::Png),
-        "jpg" | "jpeg" => Some(Kind::Jpeg),
-        "raw" | "bin" => Some(Kind::Raw),
+        "npy" => Some(FileFormat::Npy),
+        "png" => Some(FileFormat::Png),
+        "jpg" | "jpeg" => Some(FileFormat::Jpeg),
+        "raw" | "bin" => Some(FileFormat::Raw),
         _ => None,
     }
 }
 
-/// The array that a `.npy`, `.png` or `.jpg` file holds. None: the file is of another kind.
+/// Reads the array of a `.npy`, `.png` or `.jpg` file. None: the file has another format.
 pub fn load(path: &Path) -> anyhow::Result<Option<Array<'static>>> {
     let read = || std::fs::read(path).with_context(|| format!("cannot read '{}'", path.display()));
-    let array = match kind(path) {
-        Some(Kind::Npy) => npy::read(&read()?),
-        Some(Kind::Png) => picture::read_png(&read()?),
-        Some(Kind::Jpeg) => picture::read_jpeg(&read()?),
-        Some(Kind::Raw) | None => return Ok(None),
+    let array = match format_of(path) {
+        Some(FileFormat::Npy) => npy::read(&read()?),
+        Some(FileFormat::Png) => picture::read_png(&read()?),
+        Some(FileFormat::Jpeg) => picture::read_jpeg(&read()?),
+        Some(FileFormat::Raw) | None => return Ok(None),
     };
     array.map(Some).map_err(|error| {
-        // Decoders' texts end with a full stop, or not.
+        // Some decoders end their texts with a full stop.
         let reason = rgaps_session::explain(error.as_ref());
         anyhow!(
             "cannot decode '{}': {}; to publish the bytes of the file as they are, add --raw",
@@ -49,12 +49,14 @@ pub fn load(path: &Path) -> anyhow::Result<Option<Array<'static>>> {
     })
 }
 
-/// The array as the content of a file.
-pub fn encode(array: &Array<'_>, kind: Kind) -> anyhow::Result<Vec<u8>> {
-    match kind {
-        Kind::Npy => npy::write(array),
-        Kind::Png => picture::write_png(array),
-        Kind::Raw => Ok(array.bytes.to_vec()),
-        Kind::Jpeg => bail!("JPEG files can be published, not saved: save .png, .npy or .raw"),
+/// Encodes the array as the content of a file.
+pub fn encode(array: &Array<'_>, format: FileFormat) -> anyhow::Result<Vec<u8>> {
+    match format {
+        FileFormat::Npy => npy::write(array),
+        FileFormat::Png => picture::write_png(array),
+        FileFormat::Raw => Ok(array.bytes.to_vec()),
+        FileFormat::Jpeg => {
+            bail!("JPEG files can be published, not saved: save .png, .npy or .raw")
+        }
     }
 }

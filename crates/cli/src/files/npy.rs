@@ -9,10 +9,10 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 /// The header ends at a multiple of this.
 const ALIGNMENT: usize = 64;
 
-/// numpy's letter and bytes of an element for DLPack's code.
+/// numpy's letter for each of DLPack's type codes.
 const CODES: [(char, u8); 5] = [('i', 0), ('u', 1), ('f', 2), ('c', 5), ('b', 6)];
 
-/// `<f4`.
+/// numpy's description of an element type, such as `<f4`. None: numpy has no such type.
 fn descr(dtype: DType) -> Option<String> {
     let (letter, _) = CODES.iter().find(|(_, code)| *code == dtype.code)?;
     let bytes = dtype.element_bytes();
@@ -44,7 +44,7 @@ fn dtype(descr: &str) -> anyhow::Result<DType> {
     Ok(dtype)
 }
 
-/// The value of a key in the header's literal, up to what ends it.
+/// The header's text from the value of a key on. The caller finds the end of the value.
 fn value<'a>(header: &'a str, key: &str) -> anyhow::Result<&'a str> {
     let quoted = [format!("'{key}':"), format!("\"{key}\":")];
     let found = quoted

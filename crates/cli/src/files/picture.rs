@@ -1,4 +1,4 @@
-//! Pictures: arrays of uint8 or uint16, `(H, W)` for grey, `(H, W, 3)` for RGB, `(H, W, 4)` with alpha.
+//! PNG and JPEG files as arrays of uint8 or uint16: `(H, W)` for grey, `(H, W, 3)` for RGB, `(H, W, 4)` with alpha.
 
 use crate::array::Array;
 use anyhow::{bail, ensure, Context};
@@ -62,7 +62,7 @@ pub fn read_png(file: &[u8]) -> anyhow::Result<Array<'static>> {
 }
 
 pub fn read_jpeg(file: &[u8]) -> anyhow::Result<Array<'static>> {
-    // Strict: what is cut short is no picture.
+    // Strict mode refuses files that are cut short.
     let options = DecoderOptions::default().set_strict_mode(true);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(file), options);
     decoder.decode_headers()?;

@@ -3,7 +3,7 @@
 use crate::args::Info;
 use crate::output::{table, Output};
 use crate::units;
-use rgaps_recording::{files_of, Reason, Recording, TopicInfo};
+use rgaps_recording::{files_of, Reason, RecordedTopic, Recording};
 use std::io::{self, Write};
 
 pub fn info(command: &Info, output: &mut Output) -> anyhow::Result<()> {
@@ -58,7 +58,7 @@ fn print(info: &rgaps_recording::Info, to: &mut dyn Write) -> io::Result<()> {
     table(to, &heads, &rows)
 }
 
-fn row(topic: &TopicInfo, duration_s: f64) -> Vec<String> {
+fn row(topic: &RecordedTopic, duration_s: f64) -> Vec<String> {
     let hz = match duration_s > 0.0 {
         true => format!("{:.2}", topic.messages as f64 / duration_s),
         false => "-".to_owned(),

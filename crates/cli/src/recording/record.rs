@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a signal may go unnoticed.
+/// Time between two looks for a signal.
 const SLICE: Duration = Duration::from_millis(50);
 
 #[derive(Serialize)]
@@ -94,14 +94,14 @@ fn options(command: &Record) -> Options {
     options
 }
 
-/// `rgaps-2026-11-26T06-00-00.mcap`: colons are no good in names of files.
+/// A name such as `rgaps-2026-11-26T06-00-00.mcap`. It has no colons, which some file systems refuse.
 fn default_name() -> PathBuf {
     let now = units::utc(wall_ns());
     let seconds = now.split('.').next().unwrap_or_default();
     format!("rgaps-{}.mcap", seconds.replace(':', "-")).into()
 }
 
-/// The line of progress, which goes to standard error: it is overwritten in a terminal.
+/// Prints lines of progress to standard error. In a terminal each overwrites the last.
 struct Progress<'a> {
     file: &'a str,
     every: Duration,
@@ -152,7 +152,7 @@ impl<'a> Progress<'a> {
             kept(counts, self.file_is_kept(counts)),
         );
         let mut to = std::io::stderr().lock();
-        // Whoever reads standard error may have gone.
+        // Nobody may read standard error, which is no reason to stop recording.
         let _ = match self.is_terminal {
             true => write!(to, "\r\x1b[K{line}"),
             false => writeln!(to, "{line}"),
@@ -165,7 +165,7 @@ impl<'a> Progress<'a> {
         counts.files == 0 && counts.queue_bytes > 0
     }
 
-    /// The result.
+    /// Prints the result.
     fn end(&self, counts: &Counts, output: &mut Output) -> anyhow::Result<()> {
         if self.is_terminal && !self.every.is_zero() {
             let _ = writeln!(std::io::stderr());

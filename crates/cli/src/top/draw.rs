@@ -1,4 +1,4 @@
-//! Draws a report.
+//! Draws a report of `top` in the terminal.
 
 use super::view::{Sort, View};
 use crate::units;
@@ -8,24 +8,24 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Paragraph, Row, Table};
 use ratatui::Frame;
 use rgaps::PeerState;
-use rgaps_view::overview::{Link, Report, Topic};
+use rgaps_view::overview::{Link, RealmReport, Topic};
 
-/// Rows of hosts, pools and clients at most.
+/// Most rows of each table of hosts, pools and clients.
 const MOST: usize = 6;
-/// Lines that topics have before the tables below get any: a border, the heads, and four rows.
+/// Lines that the table of topics gets before the tables below it get any: a border, the heads, and four rows.
 const TOPICS: u16 = 6;
-/// Lines of each warning at most.
+/// Most lines of a warning.
 const WARNING_LINES: usize = 3;
 /// From this width on, columns have room for units and long names.
 const WIDE: u16 = 112;
 const HELP: &str =
     "q quit  s sort (n name m msg b bytes i missed u sub)  r reverse  p pause  arrows";
 
-pub fn draw(frame: &mut Frame<'_>, view: &View, report: &Report) {
+pub fn draw(frame: &mut Frame<'_>, view: &View, report: &RealmReport) {
     let head = heading(view, report, frame.area().width);
     let mut left = frame.area().height;
     left = left.saturating_sub(head.len() as u16 + TOPICS + 1);
-    // A border above, the heads, the rows; nothing where not even one row fits.
+    // A table has a border, its heads and its rows. It gets no lines if not even one row fits.
     let mut table = |rows: usize| {
         let lines = (2 + rows.min(MOST) as u16).min(left);
         let lines = if lines < 3 { 0 } else { lines };
@@ -49,7 +49,7 @@ pub fn draw(frame: &mut Frame<'_>, view: &View, report: &Report) {
     frame.render_widget(Paragraph::new(HELP), help);
 }
 
-fn heading(view: &View, report: &Report, width: u16) -> Vec<Line<'static>> {
+fn heading(view: &View, report: &RealmReport, width: u16) -> Vec<Line<'static>> {
     let daemon = &report.daemon;
     let host = match daemon.host.as_str() {
         "" => String::new(),
@@ -91,7 +91,7 @@ fn heading(view: &View, report: &Report, width: u16) -> Vec<Line<'static>> {
     lines.into_iter().map(Line::from).collect()
 }
 
-/// Lines of at most so many characters, broken between words.
+/// Breaks a text between words into lines of at most `width` characters, except for longer words.
 fn wrapped(text: &str, width: u16) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
@@ -109,7 +109,7 @@ fn wrapped(text: &str, width: u16) -> Vec<String> {
     lines
 }
 
-/// Text of at most so many characters: of a longer one the end, which tells names of one prefix apart.
+/// At most `most` characters of a text. Keeps the end, where names with a common prefix differ.
 fn end_of(text: &str, most: usize) -> String {
     let length = text.chars().count();
     if length <= most {
@@ -150,7 +150,7 @@ fn table(
     widths: &[u16],
     rows: Vec<Row<'static>>,
 ) {
-    // The first column takes what the others leave.
+    // The first column takes the space that the others leave.
     let widths = widths.iter().enumerate().map(|(at, width)| match at {
         0 => Constraint::Min(*width),
         _ => Constraint::Length(*width),
@@ -163,11 +163,11 @@ fn table(
     frame.render_widget(table, area);
 }
 
-fn draw_topics(frame: &mut Frame<'_>, area: Rect, view: &View, report: &Report) {
+fn draw_topics(frame: &mut Frame<'_>, area: Rect, view: &View, report: &RealmReport) {
     let topics = view.sorted(report);
     let fits = area.height.saturating_sub(2) as usize;
     let is_wide = area.width >= WIDE;
-    // All but the name, with a space before each.
+    // The widths of all columns but the name, each with a space before it.
     let widths: &[u16] = match is_wide {
         true => &[16, 14, 4, 7, 9, 12, 9, 7, 6],
         false => &[12, 9, 4, 5, 7, 8, 7, 5, 5],
@@ -215,7 +215,7 @@ fn topic_row(topic: &Topic, name: usize, width: u16) -> Row<'static> {
     ])
 }
 
-/// Of a GPU's UUID, what tells it from others.
+/// The name of a domain, with only the first characters of a GPU's UUID.
 fn domain(domain: &str, width: u16) -> String {
     let most = if width >= WIDE { 14 } else { 9 };
     domain
@@ -234,7 +234,7 @@ fn number(value: f64) -> String {
     }
 }
 
-fn draw_links(frame: &mut Frame<'_>, area: Rect, report: &Report) {
+fn draw_links(frame: &mut Frame<'_>, area: Rect, report: &RealmReport) {
     let is_wide = area.width >= WIDE;
     let (heads, widths): ([&str; 10], &[u16]) = match is_wide {
         true => (
@@ -302,7 +302,7 @@ fn link_row(link: &Link, host: usize, width: u16) -> Row<'static> {
     ])
 }
 
-fn draw_pools(frame: &mut Frame<'_>, area: Rect, report: &Report) {
+fn draw_pools(frame: &mut Frame<'_>, area: Rect, report: &RealmReport) {
     let rows = report.pools.iter().take(MOST).map(|pool| {
         Row::new([
             domain(&pool.domain, WIDE),
@@ -316,7 +316,7 @@ fn draw_pools(frame: &mut Frame<'_>, area: Rect, report: &Report) {
     table(frame, area, &heads, &[16, 16, 12, 12, 12], rows.collect());
 }
 
-fn draw_clients(frame: &mut Frame<'_>, area: Rect, report: &Report) {
+fn draw_clients(frame: &mut Frame<'_>, area: Rect, report: &RealmReport) {
     let rows = report.clients.iter().take(MOST).map(|client| {
         Row::new([
             client.name.clone(),
@@ -336,7 +336,7 @@ mod tests {
     use ratatui::Terminal;
     use rgaps_view::overview::{Client, Daemon, Pool, Times};
 
-    fn screen(width: u16, height: u16, view: &View, report: &Report) -> Vec<String> {
+    fn screen(width: u16, height: u16, view: &View, report: &RealmReport) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, view, report)).unwrap();
         let buffer = terminal.backend().buffer();
@@ -380,7 +380,7 @@ mod tests {
         }
     }
 
-    fn report() -> Report {
+    fn report() -> RealmReport {
         let topic = |at: usize| Topic {
             topic: format!("camera/{at}"),
             domain: Some("host".to_owned()),
@@ -392,7 +392,7 @@ mod tests {
             missed: 17,
             ..Topic::default()
         };
-        Report {
+        RealmReport {
             interval_s: 1.0,
             daemon: Daemon {
                 version: "0.1.0".to_owned(),
@@ -453,7 +453,7 @@ mod tests {
         }
     }
 
-    /// Eighty columns cut the last columns of topics and links off, and warnings before what they advise.
+    /// A terminal of 80 columns must show all columns of topics and links, and the advice at the end of warnings.
     #[test]
     fn eighty_columns_lose_nothing() {
         let mut report = report();
@@ -498,7 +498,7 @@ mod tests {
         assert!(line(&screen, "q quit").contains("arrows"));
     }
 
-    /// What is last in the window gives way first, and topics keep a few rows.
+    /// In a low window the lowest tables lose their rows first, and topics keep a few.
     #[test]
     fn a_low_window_has_fewer_tables() {
         let mut report = report();
@@ -544,9 +544,9 @@ mod tests {
     fn no_size_is_too_small_and_no_report_too_empty() {
         for (width, height) in [(1, 1), (20, 5), (80, 24), (300, 100)] {
             screen(width, height, &View::default(), &report());
-            screen(width, height, &View::default(), &Report::default());
+            screen(width, height, &View::default(), &RealmReport::default());
         }
-        let bare = screen(100, 20, &View::default(), &Report::default());
+        let bare = screen(100, 20, &View::default(), &RealmReport::default());
         assert!(!bare.iter().any(|line| line.contains("LANES")));
     }
 }

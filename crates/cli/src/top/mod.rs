@@ -1,4 +1,4 @@
-//! `top`: what goes on, live.
+//! `top`: shows rates of topics and links, and use of pools, live.
 
 mod draw;
 mod view;
@@ -10,12 +10,12 @@ use crate::stop::Stop;
 use crate::{session, units};
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use rgaps::Node;
-use rgaps_view::overview::{Look, Report, Window};
+use rgaps_view::overview::{Look, RealmReport, Window};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 use view::{Step, View};
 
-/// How soon signals and keys are looked for.
+/// Time between two looks for signals and keys.
 const LOOK: Duration = Duration::from_millis(50);
 
 pub fn top(common: &Common, top: &Top, output: &mut Output) -> anyhow::Result<()> {
@@ -32,7 +32,7 @@ pub fn top(common: &Common, top: &Top, output: &mut Output) -> anyhow::Result<()
     }
 }
 
-/// One document for each interval.
+/// Prints one report in JSON for each interval.
 fn print(node: &Node, top: &Top, stop: &Stop, output: &mut Output) -> anyhow::Result<()> {
     let mut window = Window::default();
     let mut shown = 0;
@@ -57,7 +57,7 @@ fn print(node: &Node, top: &Top, stop: &Stop, output: &mut Output) -> anyhow::Re
 }
 
 fn show(node: &Node, top: &Top, stop: &Stop) -> anyhow::Result<()> {
-    // Also when it panics, the terminal is what it was.
+    // `try_init` also installs a panic hook that restores the terminal.
     let mut terminal = ratatui::try_init()?;
     let outcome = run(node, top, stop, &mut terminal);
     ratatui::restore();
@@ -72,10 +72,10 @@ fn run(
 ) -> anyhow::Result<()> {
     let mut window = Window::default();
     let mut view = View::default();
-    let mut report = Report::default();
+    let mut report = RealmReport::default();
     let mut shown = 0;
     let mut due = Instant::now();
-    // The first look has nothing to compare with: the second comes soon.
+    // The first look has nothing to compare with, so the second follows soon.
     let mut first = true;
     while top.count != Some(shown) && !stop.is_set() {
         let now = Instant::now();

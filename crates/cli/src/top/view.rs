@@ -1,9 +1,9 @@
-//! What the user has chosen to see.
+//! What the user has chosen with keys: the order of topics, the scroll position, a pause.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use rgaps_view::overview::{Report, Topic};
+use rgaps_view::overview::{RealmReport, Topic};
 
-/// What topics are ordered by.
+/// The column by which topics are ordered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
     Name,
@@ -29,7 +29,7 @@ impl Sort {
     }
 }
 
-/// Whether to go on.
+/// Whether `top` continues after a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Go,
@@ -40,13 +40,13 @@ pub enum Step {
 pub struct View {
     pub sort: Sort,
     pub reverse: bool,
-    /// Topics above the first that is shown.
+    /// How many topics are scrolled off the top.
     pub first: usize,
-    /// Figures stand still.
+    /// Whether the screen keeps the current figures.
     pub paused: bool,
 }
 
-/// Rows that a page key goes.
+/// Rows by which a page key scrolls.
 const PAGE: usize = 10;
 
 impl View {
@@ -75,8 +75,8 @@ impl View {
         Step::Go
     }
 
-    /// The topics in their order: the most first, names from A.
-    pub fn sorted<'a>(&self, report: &'a Report) -> Vec<&'a Topic> {
+    /// The topics in the chosen order: largest figures first, names from A. `reverse` turns that round.
+    pub fn sorted<'a>(&self, report: &'a RealmReport) -> Vec<&'a Topic> {
         let mut topics: Vec<&Topic> = report.topics.iter().collect();
         topics.sort_by(|a, b| {
             let most = |of: fn(&Topic) -> f64| of(b).total_cmp(&of(a));
@@ -106,7 +106,7 @@ mod tests {
         view.key(KeyEvent::new(code, KeyModifiers::NONE), 30)
     }
 
-    fn report() -> Report {
+    fn report() -> RealmReport {
         let topic = |topic: &str, messages_per_s, bytes_per_s, missed| Topic {
             topic: topic.to_owned(),
             messages_per_s,
@@ -114,13 +114,13 @@ mod tests {
             missed,
             ..Topic::default()
         };
-        Report {
+        RealmReport {
             topics: vec![
                 topic("b", 1.0, 9.0, 0),
                 topic("a", 5.0, 1.0, 0),
                 topic("c", 5.0, 2.0, 7),
             ],
-            ..Report::default()
+            ..RealmReport::default()
         }
     }
 

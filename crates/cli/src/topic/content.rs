@@ -1,12 +1,12 @@
-//! What a message holds, read to the host: one array, several named ones, or bytes.
+//! Reads the content of a message to the host: one array, several named arrays, or plain bytes.
 
 use crate::array::Array;
 use rgaps::{DType, Domain, Sample, Tensor};
 use std::borrow::Cow;
 
-/// A message's bytes, and what they are.
+/// The content of a message, in host memory.
 pub struct Content<'a> {
-    /// One without a name, unless the message has parts.
+    /// The message's named parts; without parts, the whole message as one entry without a name.
     pub parts: Vec<Part<'a>>,
 }
 

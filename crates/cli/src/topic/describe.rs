@@ -1,19 +1,19 @@
-//! What `topic pub` says of its messages beside their bytes: an array's type and shape, tag and header.
+//! Everything that `topic pub` sets in its messages besides their bytes: an array's type and shape, tag and header.
 
 use crate::args::Publish;
 use crate::exit::Usage;
 use rgaps::{tensor, DType, Header, HeaderError, Loan, Tensor, Value};
 
-/// The same for every message, but for the time of capture.
+/// The description of messages. Only the capture time differs between them.
 pub struct Description {
     dtype: Option<DType>,
     shape: Option<Vec<u64>>,
-    /// Of a file, whose array need not be row-major.
+    /// The array of a file or a picture. It need not be row-major.
     tensor: Option<Tensor>,
     tag: u64,
     header: Header,
     capture_now: bool,
-    /// Of the next message, where that is known better than by the time of publishing.
+    /// The capture time of the next message, if its source tells it: nanoseconds since 1970.
     capture_ns: Option<u64>,
 }
 
@@ -26,7 +26,7 @@ impl Description {
         for (key, value) in &publish.meta {
             header = header.value(key, value.clone());
         }
-        // Now, and not when the first message is ready.
+        // Refuses an invalid header at once, not when the first message is ready.
         header.encode().map_err(|error| {
             Usage(match error {
                 HeaderError::Reserved { key } => {
@@ -52,7 +52,7 @@ impl Description {
         })
     }
 
-    /// Takes what a file says of its array. Options may repeat it, and nothing else.
+    /// Takes the type and shape of a file's array. Fails if options give another type or shape.
     pub fn take(&mut self, found: &Tensor) -> anyhow::Result<()> {
         let shape = &found.shape[..usize::from(found.ndim)];
         let differs = self.dtype.is_some_and(|dtype| dtype != found.dtype)
@@ -75,7 +75,7 @@ impl Description {
         self.capture_ns = capture_ns;
     }
 
-    /// The array that a message of so many bytes is; none if it is plain bytes.
+    /// The array that a message of `bytes` bytes holds. None: plain bytes.
     fn array(&self, bytes: u64) -> anyhow::Result<Option<Tensor>> {
         let Some(dtype) = self.dtype else {
             return Ok(None);
@@ -95,12 +95,12 @@ impl Description {
         Ok(Some(tensor))
     }
 
-    /// Whether a message of so many bytes is what the options say.
+    /// Fails if a message of `bytes` bytes is not the array that the options describe.
     pub fn check(&self, bytes: u64) -> anyhow::Result<()> {
         self.array(bytes).map(|_| ())
     }
 
-    /// The type that subscribers may ask for; empty for plain bytes.
+    /// The type name that the publisher declares; empty for plain bytes.
     pub fn type_name(&self) -> String {
         let lengths = |shape: &Vec<u64>| {
             let lengths: Vec<String> = shape.iter().map(u64::to_string).collect();
@@ -128,7 +128,7 @@ impl Description {
     }
 }
 
-/// `gain=2.5`: a number, `true` or `false`, or else text.
+/// Parses `gain=2.5`. The value becomes a number or a bool if it is written as one, otherwise text.
 pub fn meta(text: &str) -> Result<(String, Value), String> {
     let (key, value) = text
         .split_once('=')
@@ -140,7 +140,7 @@ pub fn meta(text: &str) -> Result<(String, Value), String> {
         Value::Bool(flag)
     } else {
         match value.parse::<f64>() {
-            // "inf" and "nan" are more likely words.
+            // "inf" and "nan" stay text: they are more likely words.
             Ok(float) if float.is_finite() => Value::Float(float),
             _ => Value::Text(value.to_owned()),
         }
@@ -148,7 +148,7 @@ pub fn meta(text: &str) -> Result<(String, Value), String> {
     Ok((key.to_owned(), value))
 }
 
-/// `480,640,3`.
+/// A shape, such as `480,640,3`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape(pub Vec<u64>);
 

@@ -1,4 +1,4 @@
-//! `topic echo`.
+//! `topic echo`: prints or saves the messages of a topic.
 
 use super::content::{Content, Part};
 use super::header::{header_json, header_line, hex};
@@ -21,9 +21,9 @@ use serde::Serialize;
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
 
-/// Bytes that are copied at a time.
+/// Bytes that one step copies from a message to the host.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// Topics of a pattern that an error names at most.
+/// Most topics that an error about a pattern names.
 const NAMES_MAX: usize = 10;
 
 #[derive(Serialize)]
@@ -32,7 +32,7 @@ struct Message<'a> {
     sequence: u64,
     publisher: u32,
     publisher_id: String,
-    /// Of this host's monotonic clock: negative for what was published before the host started.
+    /// The publish time on this host's monotonic clock. Negative for messages from before this host started.
     publish_ns: i64,
     delay_us: f64,
     missed: u64,
@@ -41,7 +41,7 @@ struct Message<'a> {
     domain: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     header: Option<serde_json::Value>,
-    /// In hex, where it is no header.
+    /// The attachment in hex, if it is no header.
     #[serde(skip_serializing_if = "Option::is_none")]
     attachment: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,11 +54,11 @@ struct Message<'a> {
     text: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hex: Option<String>,
-    /// Whether text or hex show less than all bytes.
+    /// Whether `text` or `hex` leaves bytes out.
     truncated: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     saved: Vec<String>,
-    /// Lines for people.
+    /// The text for people, below the message's first line.
     #[serde(skip)]
     lines: Vec<String>,
 }
@@ -156,7 +156,7 @@ pub fn echo(common: &Common, echo: &Echo, output: &mut Output) -> anyhow::Result
         .qos(qos)
         .create()?;
     absent::warn(&node, subscriber.topic())?;
-    // Whoever reads the newest skips most of a fast topic, as it should.
+    // A command that reads the newest message skips most of a fast topic on purpose, so it does not report that each time.
     let tells_missed = echo.queue.depth.is_some() || qos.depth.is_none();
     let mut missed = Missed::default();
     let mut messages = Messages::new(&subscriber, &stop, echo.timeout);
@@ -196,8 +196,8 @@ fn save_files(save: &mut Save, sample: &Sample, message: &mut Message<'_>) -> an
     Ok(())
 }
 
-/// How many messages were missed for newer ones, told at the end: also after an error, or when the reader of the output
-/// has gone.
+/// How many messages the command skipped for newer ones. The drop prints the number, so it is printed also after an error, and after
+/// the reader of the output has closed it.
 #[derive(Default)]
 struct Missed(u64);
 
@@ -212,7 +212,7 @@ impl Drop for Missed {
     }
 }
 
-/// An error about a pattern, with the topics that it stands for.
+/// Fails if `topic` is a pattern, and names topics that match it.
 fn refuse_pattern(node: &Node, topic: &str) -> anyhow::Result<()> {
     if !is_pattern(topic) {
         return Ok(());
@@ -234,7 +234,7 @@ fn refuse_pattern(node: &Node, topic: &str) -> anyhow::Result<()> {
     .into())
 }
 
-/// Hands out all bytes of a message, piece by piece, wherever they live.
+/// Passes all bytes of a message to `to` in pieces, in whatever domain they are.
 fn copy_out(
     sample: &Sample,
     mut to: impl FnMut(&[u8]) -> anyhow::Result<()>,
@@ -254,7 +254,7 @@ fn read(sample: &Sample, at: u64, most: u64) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// All but the message's bytes.
+/// Describes a message, without its bytes.
 fn describe<'a>(topic: &'a str, sample: &Sample) -> Message<'a> {
     let delay_ns = delay_ns(sample, monotonic_ns());
     let header = match sample.header() {
@@ -297,7 +297,7 @@ fn describe<'a>(topic: &'a str, sample: &Sample) -> Message<'a> {
     }
 }
 
-/// Adds the message's bytes in the format that was asked for.
+/// Adds the message's bytes to its description, in the format of the command line.
 fn show(sample: &Sample, echo: &Echo, message: &mut Message<'_>) -> anyhow::Result<()> {
     if echo.format == Format::Summary {
         return Ok(());
@@ -332,7 +332,7 @@ fn show(sample: &Sample, echo: &Echo, message: &mut Message<'_>) -> anyhow::Resu
     Ok(())
 }
 
-/// Adds figures of an array, and a small picture where it is one.
+/// Adds the figures of a part, and a small picture if its array is an image.
 fn show_part(part: &Part<'_>, echo: &Echo, message: &mut Message<'_>) -> anyhow::Result<()> {
     let array = part.as_array()?;
     let found = summary(&array, echo.values as usize);
@@ -363,7 +363,7 @@ fn show_part(part: &Part<'_>, echo: &Echo, message: &mut Message<'_>) -> anyhow:
     Ok(())
 }
 
-/// `min 0, max 255, mean 117.3, first 1 2 3 ...`.
+/// Figures in one line: `min 0, max 255, mean 117.3, first 1 2 3 ...`.
 fn figures(summary: &Summary) -> String {
     let mut text = String::new();
     if let (Some(min), Some(max), Some(mean)) = (summary.min, summary.max, summary.mean) {
@@ -380,7 +380,7 @@ fn figures(summary: &Summary) -> String {
     text
 }
 
-/// How to draw pictures here, and how wide. None: not at all.
+/// The style and the width in columns of pictures on this output. None: no pictures.
 fn style(wanted: Thumbnail) -> Option<(Style, u16)> {
     let columns = terminal::size().map_or(80, |(columns, _)| columns);
     let style = match wanted {
@@ -399,8 +399,8 @@ fn style(wanted: Thumbnail) -> Option<(Style, u16)> {
     Some((style, columns))
 }
 
-/// Whether the bytes can be shown as they are: UTF-8 (which may be cut off inside a character)
-/// without control characters other than those of lines.
+/// Whether the bytes can be printed as text: UTF-8 without control characters other than line ends and tabs. `truncated`: the
+/// bytes may end inside a character.
 fn is_text(bytes: &[u8], truncated: bool) -> bool {
     let valid = match std::str::from_utf8(bytes) {
         Ok(text) => text,

@@ -1,4 +1,4 @@
-//! A message's header, as `topic echo` prints it.
+//! Formats a message's header for `topic echo`.
 
 use crate::units;
 use rgaps::{Header, Value};
@@ -32,7 +32,7 @@ pub fn header_line(header: &Header) -> String {
     format!("  header: {}", entries.join(", "))
 }
 
-/// Without control characters, which a terminal would obey.
+/// Replaces control characters, which a terminal would obey.
 fn printable(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '\u{fffd}' } else { c })

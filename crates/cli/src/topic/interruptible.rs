@@ -1,4 +1,4 @@
-//! Reads from a pipe or a terminal that end at a signal to stop. A plain read would be started again after the signal.
+//! Reads from a pipe or a terminal until a signal asks to stop. A plain read would continue after the signal (SA_RESTART).
 
 use crate::stop::Stop;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// How long a signal may go unnoticed.
+/// Time between two looks for a signal.
 const SLICE: Duration = Duration::from_millis(50);
 
 pub struct Interruptible<T> {
@@ -22,7 +22,7 @@ impl<T: AsFd> Read for Interruptible<T> {
             let mut ready = [PollFd::new(&self.input, PollFlags::IN)];
             match poll(&mut ready, Some(&timeout)) {
                 Ok(0) | Err(Errno::INTR) => {}
-                // Not through a buffer of Rust: what lies there, `poll` does not see.
+                // Reads the descriptor itself: `poll` does not see bytes that a buffer of Rust holds.
                 Ok(_) => return Ok(rustix::io::read(&self.input, into)?),
                 Err(error) => return Err(error.into()),
             }

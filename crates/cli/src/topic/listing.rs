@@ -62,7 +62,7 @@ fn type_or_untyped(name: &str) -> String {
     if name.is_empty() { "untyped" } else { name }.to_owned()
 }
 
-/// The type that a subscriber expects.
+/// The type that a subscriber expects, or `any`.
 fn type_or_any(name: &str) -> String {
     if name.is_empty() { "any" } else { name }.to_owned()
 }
@@ -106,7 +106,7 @@ pub fn info(common: &Common, name: &str, output: &mut Output) -> anyhow::Result<
     for row in rows {
         let info = match node.topic(&row.name) {
             Ok(topic) => TopicDetails::from(topic),
-            // It has gone since it was listed.
+            // The topic has disappeared since it was listed.
             Err(ClientError::Refused(refusal)) if refusal.code == RefusalCode::NotFound => continue,
             Err(error) => return Err(error.into()),
         };
@@ -196,7 +196,7 @@ fn show_subscribers(info: &TopicDetails, to: &mut dyn Write) -> io::Result<()> {
     table(to, &with_type(types, &heads), &subscribers)
 }
 
-/// Whether the members of a topic name different types, so that each row has its own.
+/// Whether the members of a topic have different types, so that the table needs a column of types.
 fn have_several_types(info: &TopicDetails) -> bool {
     let publishers = info.publisher_list.iter().map(|row| &row.type_name);
     let subscribers = info.subscriber_list.iter().map(|row| &row.type_name);
@@ -207,7 +207,7 @@ fn have_several_types(info: &TopicDetails) -> bool {
     types.any(|name| Some(name) != first)
 }
 
-/// The heads of a table of members, with their types where these differ.
+/// Adds a column of types to the heads of a table of members, if `types`.
 fn with_type<'a>(types: bool, heads: &[&'a str]) -> Vec<&'a str> {
     let mut heads = heads.to_vec();
     if types {
@@ -216,7 +216,7 @@ fn with_type<'a>(types: bool, heads: &[&'a str]) -> Vec<&'a str> {
     heads
 }
 
-/// Hosts whose publishers may be missing here.
+/// Prints the hosts without a link if the topic has no publisher on this host: the publisher may be on one of them.
 fn show_not_linked(info: &TopicDetails, peers: &PeersInfo, to: &mut dyn Write) -> io::Result<()> {
     let is_local = |publisher: &Publisher| !publisher.orphan && publisher.client != LINKS_CLIENT;
     if info.publisher_list.iter().any(is_local) {
@@ -234,7 +234,7 @@ fn show_not_linked(info: &TopicDetails, peers: &PeersInfo, to: &mut dyn Write) -
     Ok(())
 }
 
-/// The device topic that messages come from or go to, and who is in its seats.
+/// Prints the device topic that a bridge connects with this topic, and the members in its seats.
 fn show_device(device: &Device, to: &mut dyn Write) -> io::Result<()> {
     let direction = match device.kernels_publish {
         true => "kernels publish, hosts receive",
@@ -294,7 +294,7 @@ fn show_device(device: &Device, to: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Who waits for whom, and who goes on without whom.
+/// Prints which publisher waits for which subscriber, and which continues without slow ones.
 fn show_slow(info: &TopicDetails, to: &mut dyn Write) -> io::Result<()> {
     let waiting = info.publisher_list.iter().flat_map(|publisher| {
         let slow = info.subscriber_list.iter();
@@ -368,7 +368,7 @@ fn publisher_cells(publisher: &Publisher, types: bool) -> Vec<String> {
     cells
 }
 
-/// What a publisher leases, and why: blocks and bytes by use, and what no block needs now.
+/// The cells of a publisher's memory: blocks and bytes by use, and leased bytes that no block uses.
 fn memory_cells(publisher: &Publisher) -> Vec<String> {
     let MemoryUses {
         history,

@@ -1,4 +1,4 @@
-//! The next message, for commands that listen until they are told to stop.
+//! Waits for messages, for commands that listen until a signal or a limit ends them.
 
 use crate::args::ReadIn;
 use crate::domain;
@@ -7,33 +7,34 @@ use crate::stop::Stop;
 use rgaps::{Node, RecvError, Sample, Subscriber, SubscriberBuilder};
 use std::time::{Duration, Instant};
 
-/// How long a signal may go unnoticed.
+/// Time between two looks for a signal.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Why a listening command looks up from waiting.
+/// Why a wait for a message ended.
 pub enum Next {
     Message(Box<Sample>),
-    /// The point in time that was asked for.
+    /// The caller's point in time came.
     Due,
-    /// Ctrl-C.
+    /// A signal asked the command to stop.
     Stopped,
 }
 
-/// A subscriber of a topic that looks on, whatever publishers offer, and reads where it was told to.
-pub fn reader(node: &Node, topic: &str, place: &ReadIn) -> anyhow::Result<SubscriberBuilder> {
+/// A builder for a subscriber that observes a topic: it matches every publisher's quality of service, and reads in the domain of
+/// the command line.
+pub fn reader(node: &Node, topic: &str, read_in: &ReadIn) -> anyhow::Result<SubscriberBuilder> {
     let mut builder = node.subscriber(topic).observer();
-    if let Some(path) = place.require {
+    if let Some(path) = read_in.require {
         builder = builder.require(path);
     }
     Ok(
-        match place.domain.as_deref().map(domain::parse).transpose()? {
+        match read_in.domain.as_deref().map(domain::parse).transpose()? {
             Some(domain) => builder.domain(domain),
             None => builder,
         },
     )
 }
 
-/// Listens with a limit on how long nothing may come.
+/// Waits for messages, with a limit on the time without one.
 pub struct Messages<'a> {
     pub subscriber: &'a Subscriber,
     pub stop: &'a Stop,

@@ -25,7 +25,7 @@ pub fn topic(common: &Common, command: Topic, output: &mut Output) -> anyhow::Re
     match command {
         Topic::List { topics } => listing::list(common, &topics, output),
         Topic::Info { topic } => listing::info(common, &topic, output),
-        // These count messages, so they read every one.
+        // These commands count messages, so they read every message.
         Topic::Hz(watch) => rates::watch(common, &watch, Rate::Hz, None, output),
         Topic::Bw(watch) => rates::watch(common, &watch, Rate::Bandwidth, None, output),
         Topic::Delay(delay) => {

@@ -1,4 +1,4 @@
-//! `topic hz`, `topic bw` and `topic delay`: figures of several topics, each over a window of its last messages.
+//! `topic hz`, `topic bw` and `topic delay`: figures of one or several topics, each over a window of its last messages.
 
 use super::message::reader;
 use super::window::{Figures, Rate, Window};
@@ -15,21 +15,21 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How long a signal may go unnoticed.
+/// Time between two looks for a signal.
 const SLICE: Duration = Duration::from_millis(50);
-/// How often topics are looked for that match a pattern.
+/// Time between two searches for topics that match a pattern.
 const DISCOVERY: Duration = Duration::from_millis(250);
-/// Messages that are taken of a topic before the others have their turn.
+/// Most messages that one turn takes from a topic before the next topic has its turn.
 const BURST: u32 = 256;
 
-/// A report. Fields that are not asked for are left out; those that cannot be known yet are null.
+/// A report on a topic. Leaves out the fields of other commands; null: not known yet.
 #[derive(Serialize)]
 struct Report<'a> {
     topic: &'a str,
     messages: u64,
     missed: u64,
     window: usize,
-    /// Since the last message.
+    /// Milliseconds since the last message. None: no message yet.
     last_ms: Option<f64>,
     #[serde(flatten)]
     figures: Figures,
@@ -41,16 +41,16 @@ struct Watched {
     window: Window,
 }
 
-/// The topics that are watched now.
+/// The watched topics.
 struct Topics<'a> {
     node: Node,
     watch: &'a Watch,
     patterns: Vec<String>,
-    /// Of each subscriber. None: every message counts.
+    /// The depth of each subscriber. None: it reads every message.
     depth: Option<u32>,
     set: WaitSet,
     watched: Vec<Watched>,
-    /// Topics that match a pattern and cannot be joined, each reported once.
+    /// Topics that match a pattern and cannot be joined. Kept so that each is reported once.
     refused: BTreeSet<String>,
     looked: Option<Instant>,
     messages: u64,
@@ -144,7 +144,7 @@ impl<'a> Topics<'a> {
         Ok(())
     }
 
-    /// Joins topics that match a pattern and were not there before.
+    /// Joins new topics that match a pattern, at most once per [`DISCOVERY`].
     fn look_for_more(&mut self) -> anyhow::Result<()> {
         let is_due = self
             .looked
@@ -177,7 +177,7 @@ impl<'a> Topics<'a> {
         Ok(())
     }
 
-    /// Takes the messages that are there, or that come within this time.
+    /// Takes the waiting messages. If none wait, sleeps until one comes, for at most `timeout`.
     fn take(&mut self, timeout: Duration) -> anyhow::Result<()> {
         if self.watched.is_empty() {
             std::thread::sleep(timeout);
@@ -251,7 +251,7 @@ impl<'a> Topics<'a> {
         Err(NotInTime(text).into())
     }
 
-    /// A table, or a document per topic.
+    /// Prints a table, or with `json` a document per topic.
     fn report(&self, rate: Rate, json: bool, output: &mut Output) -> anyhow::Result<()> {
         let reports: Vec<Report<'_>> = self
             .watched

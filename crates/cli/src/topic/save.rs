@@ -1,8 +1,8 @@
-//! `topic echo --save`: messages, or their parts, as files.
+//! `topic echo --save`: writes messages, or their parts, to files.
 
 use super::content::Content;
 use crate::exit::Usage;
-use crate::files::{self, Kind};
+use crate::files::{self, FileFormat};
 use anyhow::Context;
 use rgaps::Sample;
 use std::fs::File;
@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 const SEQUENCE: &str = "{sequence}";
 const PART: &str = "{part}";
 
-/// Where messages are saved.
+/// Writes messages to files whose names follow a pattern.
 pub struct Save {
     pattern: String,
-    kind: Kind,
+    format: FileFormat,
     saved: u64,
 }
 
@@ -23,10 +23,10 @@ impl Save {
     pub fn new(path: &Path) -> anyhow::Result<Save> {
         let pattern = path.to_str().map(str::to_owned);
         let pattern = pattern.ok_or_else(|| Usage("--save: the name is not UTF-8".to_owned()))?;
-        match files::kind(path) {
-            Some(kind) if kind != Kind::Jpeg => Ok(Save {
+        match files::format_of(path) {
+            Some(format) if format != FileFormat::Jpeg => Ok(Save {
                 pattern,
-                kind,
+                format,
                 saved: 0,
             }),
             _ => Err(Usage(format!(
@@ -41,17 +41,17 @@ impl Save {
         self.pattern.contains(SEQUENCE) || counter(&self.pattern).is_some()
     }
 
-    /// Whether the parts of a message have their names in those of the files, as in a series of files.
+    /// Whether the pattern has `{part}`, so that each part has a file of its own.
     pub fn names_parts(&self) -> bool {
         self.pattern.contains(PART)
     }
 
-    /// Writes a message; the files' names.
+    /// Writes a message. Returns the names of its files.
     pub fn save(&mut self, sample: &Sample, content: &Content<'_>) -> anyhow::Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         for part in &content.parts {
             let path = self.path(sample.sequence(), part.name.as_deref());
-            let bytes = files::encode(&part.as_array()?, self.kind).with_context(|| {
+            let bytes = files::encode(&part.as_array()?, self.format).with_context(|| {
                 let part = part.name.as_deref();
                 let what =
                     part.map_or_else(|| "the message".to_owned(), |name| format!("part '{name}'"));
@@ -68,10 +68,10 @@ impl Save {
     }
 
     fn path(&self, sequence: u64, part: Option<&str>) -> PathBuf {
-        // A publisher's name for a part stays in the folder that was asked for.
+        // The publisher chose the part's name: without separators it cannot leave the user's folder.
         let plain = part.map(|part| part.replace(['/', '\\'], "_"));
         let mut name = self.pattern.clone();
-        // A part needs a file of its own.
+        // Each part needs a file of its own: adds `-{part}` to a pattern without it.
         if let (true, false, Some(end)) = (plain.is_some(), name.contains(PART), name.rfind('.')) {
             name.insert_str(end, &format!("-{PART}"));
         }
@@ -85,7 +85,7 @@ impl Save {
     }
 }
 
-/// Writes a file. One that cannot be written whole, on a full disk for example, is removed: half an array is none.
+/// Writes a file. Removes it if it cannot be written whole, as on a full disk: half an array is of no use.
 fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let file = File::create(path);
     let written = file.and_then(|mut file| {
@@ -98,7 +98,7 @@ fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     written.with_context(|| format!("cannot write '{}'", path.display()))
 }
 
-/// `%d` or `%06d` in a name: where, how wide, how long.
+/// Finds `%d` or `%06d` in a name. Returns its position, the width of the number, and the length of the placeholder.
 fn counter(name: &str) -> Option<(usize, usize, usize)> {
     name.match_indices('%').find_map(|(at, _)| {
         let rest = &name[at + 1..];

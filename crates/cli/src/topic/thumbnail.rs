@@ -1,19 +1,19 @@
-//! A small picture of an array, in characters.
+//! Draws a small picture of an array in characters.
 
 use crate::array::Array;
 use rgaps::DType;
 use std::fmt::Write;
 
-/// Arrays with a shorter side than this are numbers to read, not pictures to see.
+/// An array with a side shorter than this is not drawn.
 const SIDE_MIN: u64 = 8;
-/// Columns at most.
+/// Most columns of a picture.
 pub const COLUMNS_MAX: u16 = 64;
-/// Rows of pixels at most; a line of text shows two.
+/// Most rows of pixels. A line of text shows two.
 const PIXEL_ROWS_MAX: u64 = 32;
-/// From dark to bright.
+/// Characters from dark to bright.
 const RAMP: &[u8] = b" .:-=+*#%@";
 
-/// What the output can show.
+/// How pixels become characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// Two coloured pixels per character: 24-bit colour.
@@ -22,7 +22,7 @@ pub enum Style {
     Grey,
 }
 
-/// Height, width, channels of an array that is a picture.
+/// Height, width and channels of an array that is a picture. None: the array is no picture.
 fn size(array: &Array<'_>) -> Option<(u64, u64, u64)> {
     let dtype = array.tensor.dtype;
     let is_sample = dtype == DType::U8
@@ -36,7 +36,7 @@ fn size(array: &Array<'_>) -> Option<(u64, u64, u64)> {
     (is_sample && height.min(width) >= SIDE_MIN).then_some((height, width, channels))
 }
 
-/// The picture, a line of text per row of characters. None: the array is no picture.
+/// Draws the array as lines of text. None: the array is no picture.
 pub fn draw(array: &Array<'_>, style: Style, columns: u16) -> Option<String> {
     let (height, width, channels) = size(array)?;
     let columns = u64::from(columns.clamp(1, COLUMNS_MAX)).min(width);
@@ -79,7 +79,7 @@ fn line(upper: &[[u8; 3]], lower: &[[u8; 3]], style: Style, text: &mut String) {
     text.push('\n');
 }
 
-/// The elements nearest to the middle of each pixel, in three channels.
+/// For each pixel, the element nearest to its middle, in three channels.
 fn pick(
     array: &Array<'_>,
     (height, width, channels): (u64, u64, u64),
@@ -104,8 +104,7 @@ fn pick(
     picked
 }
 
-/// What is black and what is white. Depth and radiance have no range of their own, so theirs is that of
-/// what is shown.
+/// The values of black and white. Depth and radiance have no range of their own, so their range is that of the picked values.
 fn range(dtype: DType, picked: &[[f64; 3]]) -> (f64, f64) {
     if dtype == DType::U8 {
         return (0.0, 255.0);

@@ -1,7 +1,7 @@
-//! Pictures of cameras, files and streams as messages, for `topic pub --ffmpeg` and `--v4l2`.
+//! Publishes pictures of cameras, files and streams, for `topic pub --ffmpeg` and `--v4l2`.
 //!
-//! The program `ffmpeg` opens and decodes what nobody wants to decode again, and writes each picture to a pipe in the format
-//! PPM: a line with width and height, then the pixels. They are read into a loan, so the pipe is the only copy.
+//! The program `ffmpeg` opens and decodes the input, and writes each picture to a pipe in the format PPM: a line with width and
+//! height, then the pixels. This module reads the pixels into a loan, so the pipe is the only copy.
 
 use super::interruptible::Interruptible;
 use crate::args::Publish;
@@ -15,15 +15,15 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 const PROGRAM: &str = "ffmpeg";
-/// What Foxglove, ROS 2 and OpenCV call these pixels.
+/// The name of this pixel format in Foxglove and ROS 2.
 pub const ENCODING: &str = "rgb8";
 const CHANNELS: u64 = 3;
-/// A line of a picture's head has three numbers at most.
+/// Most bytes of a line in a picture's head, which has at most three numbers.
 const LINE_BYTES_MAX: u64 = 64;
-/// Bytes that are copied to a GPU at a time.
+/// Bytes that one step copies to a GPU.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// A running ffmpeg and the picture that comes next.
+/// A running ffmpeg.
 pub struct Video {
     child: Child,
     pipe: BufReader<Interruptible<ChildStdout>>,
@@ -37,13 +37,13 @@ pub struct Video {
 pub struct Picture {
     pub tensor: Tensor,
     bytes: u64,
-    /// When its head came.
+    /// When this process read the head: nanoseconds since 1970.
     pub capture_ns: Option<u64>,
 }
 
 impl Drop for Video {
     fn drop(&mut self) {
-        // It has ended by itself, or nobody wants the rest.
+        // ffmpeg has ended by itself, or its remaining pictures are not needed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -94,7 +94,7 @@ impl Video {
         Ok(Some(video))
     }
 
-    /// The picture that comes next. None: it was the last one.
+    /// The head of the next picture. None: the video has ended.
     pub fn next(&mut self) -> anyhow::Result<Option<Picture>> {
         if self.next.is_none() {
             self.next = self.head()?;
@@ -102,7 +102,7 @@ impl Video {
         Ok(self.next)
     }
 
-    /// A loan with the pixels of the next picture. None: a signal has stopped the command.
+    /// Reads the pixels of the next picture into a loan. None: a signal has stopped the command.
     pub fn take(
         &mut self,
         picture: &Picture,
@@ -139,7 +139,7 @@ impl Video {
     /// Reads the head of a picture. None: the video has ended, or a signal has stopped the command.
     fn head(&mut self) -> anyhow::Result<Option<Picture>> {
         let Some(magic) = self.line()? else {
-            // A signal from the terminal has reached ffmpeg, too; another signal has not.
+            // The signal ended the read, or ffmpeg itself: Ctrl-C in a terminal reaches ffmpeg, too.
             if self.stop.is_set() {
                 return Ok(None);
             }
@@ -189,7 +189,7 @@ fn arguments(input: &OsString, is_camera: bool, options: &[(String, String)]) ->
     if is_camera {
         all.extend(words("-f v4l2"));
     } else if Path::new(input).is_file() {
-        // At its own speed, as a camera would.
+        // Reads a file at the speed of its timestamps, like a camera.
         all.extend(words("-readrate 1"));
     }
     for (key, value) in options {
@@ -199,7 +199,7 @@ fn arguments(input: &OsString, is_camera: bool, options: &[(String, String)]) ->
         }
     }
     all.extend([OsString::from("-i"), input.clone()]);
-    // Each picture once, whatever its time.
+    // Passes each picture through once, whatever its timestamp.
     all.extend(words(
         "-map 0:v:0 -fps_mode passthrough -pix_fmt rgb24 -c:v ppm -f image2pipe -",
     ));

@@ -1,11 +1,11 @@
-//! Figures over a window of a topic's last messages.
+//! Computes figures over a window of a topic's last messages.
 
 use rgaps::Sample;
 use rgaps_sync::monotonic_ns;
 use serde::Serialize;
 use std::collections::VecDeque;
 
-/// What is measured.
+/// Which figure to compute.
 #[derive(Clone, Copy)]
 pub enum Rate {
     Hz,
@@ -13,7 +13,7 @@ pub enum Rate {
     Delay,
 }
 
-/// What is remembered of a message.
+/// A message in the window.
 #[derive(Clone, Copy)]
 pub struct Arrival {
     pub at_ns: u64,
@@ -21,8 +21,8 @@ pub struct Arrival {
     delay_ns: i64,
 }
 
-/// The time from publishing to `now_ns`. It is negative where a clock was set back: messages of other hosts carry
-/// the time of a wall clock.
+/// The nanoseconds from publishing to `now_ns`. Negative if a clock was set back: messages of other hosts carry the time of a wall
+/// clock.
 pub fn delay_ns(sample: &Sample, now_ns: u64) -> i64 {
     now_ns.wrapping_sub(sample.publish_ns()) as i64
 }
@@ -71,7 +71,7 @@ impl Window {
         self.messages += 1;
     }
 
-    /// From the first to the last arrival, in seconds; none before there are two.
+    /// The seconds from the first to the last arrival. None: fewer than two arrivals, or all at the same time.
     fn span_s(&self) -> Option<f64> {
         let (first, last) = (self.arrivals.front()?, self.arrivals.back()?);
         let span_ns = last.at_ns - first.at_ns;
@@ -107,7 +107,7 @@ impl Window {
 
     fn bandwidth(&self) -> Figures {
         let sizes = || self.arrivals.iter().map(|arrival| arrival.bytes);
-        // What came with the first arrival came before the span.
+        // The span begins with the first arrival, whose bytes came before it.
         let within: u64 = sizes().skip(1).sum();
         let all: Vec<f64> = sizes().map(|bytes| bytes as f64).collect();
         Figures::Bandwidth {

@@ -1,8 +1,9 @@
-//! Arrays, textures and surfaces of clients that do not keep to the rules.
+//! Arrays, textures and surfaces of clients that violate the protocol.
 
 use super::{allocate, code, Server, HERE};
 use rgaps_remoting::{
-    Call, Code, Connection, Extent, Pitched, Resource, Shape, Value, SAMPLER_BYTES, VIEW_BYTES,
+    Call, CallValue, Code, Extent, Pitched, Resource, ServerConnection, Shape, SAMPLER_BYTES,
+    VIEW_BYTES,
 };
 
 const FLOATS: u32 = 0x20;
@@ -17,7 +18,7 @@ fn shape(width: u64, height: u64) -> Shape {
     }
 }
 
-fn create(client: &Connection, array: u64, shape: Shape) -> Code {
+fn create(client: &ServerConnection, array: u64, shape: Shape) -> Code {
     code(client, &Call::ArrayCreate { array, shape })
 }
 
@@ -110,7 +111,7 @@ fn arrays_count_as_memory_of_the_client() {
     assert_eq!(code(&client, &destroy(64)), Code::INVALID_HANDLE);
     assert_eq!(
         client.call(HERE, &Call::MemoryInfo, &[]).unwrap().value,
-        Value::Pair(1 << 20, 1 << 20)
+        CallValue::Pair(1 << 20, 1 << 20)
     );
     for wrong in [
         shape(0, 1),

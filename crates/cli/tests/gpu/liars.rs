@@ -1,7 +1,7 @@
-//! Clients that lie: wrong handles, addresses, lengths; strangers that say anything or nothing.
+//! Misbehaving clients: wrong handles, addresses and lengths; strangers that send junk or nothing.
 
 use super::{allocate, code, region, works, Server, HERE};
-use rgaps_remoting::{Call, Code, Extent, From, KernelId, Pitched, Value};
+use rgaps_remoting::{Call, CallValue, Code, Extent, From, KernelId, Pitched};
 use rgaps_testkit::{until, Random};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -150,7 +150,7 @@ fn parameters_that_are_too_short_are_refused() {
         library: 1,
         kernels: vec!["one", "none"],
     };
-    let Value::Kernels(infos) = client.call(HERE, &load, text.as_bytes()).unwrap().value else {
+    let CallValue::Kernels(infos) = client.call(HERE, &load, text.as_bytes()).unwrap().value else {
         panic!("no kernels")
     };
     assert_eq!(infos[0].parameters, [(0, 8), (8, 4)]);
@@ -173,7 +173,7 @@ fn parameters_that_are_too_short_are_refused() {
         Code::INVALID_VALUE
     );
     assert_eq!(code(&client, &launch(&[], vec![])), Code::INVALID_VALUE);
-    // An attribute with a handle in it.
+    // Attribute 7 contains a handle.
     assert_eq!(
         code(&client, &launch(&[0; 12], vec![(7, &[0; 64])])),
         Code::NOT_SUPPORTED
@@ -344,7 +344,7 @@ fn strangers_and_liars_harm_nobody() {
         let mut stranger = UnixStream::connect(&server.path).unwrap();
         let length = random.below(300) as usize;
         let junk: Vec<u8> = (0..length).map(|_| random.next_u64() as u8).collect();
-        // It may be closed before it has all.
+        // The server may close the connection before it has read everything.
         let _ = stranger.write_all(&junk);
         if round % 10 == 0 {
             works(&good);
@@ -352,7 +352,7 @@ fn strangers_and_liars_harm_nobody() {
     }
     for round in 0..40 {
         let client = server.client();
-        // An address and a stream that are not its own, with bytes behind them.
+        // An address and a stream that the client does not own, with the bytes of a copy.
         let call = Call::CopyIn {
             to: random.next_u64(),
             stream: random.below(4),
@@ -362,7 +362,7 @@ fn strangers_and_liars_harm_nobody() {
             .unwrap();
         let _ = client.call(HERE, &Call::Synchronize, &[]);
         let quiet = Call::Synchronize;
-        // Nobody may wait without an answer.
+        // No client may wait for a call that has no answer.
         let _ = client.send(HERE, &quiet, &[]);
         until("the liar is put out", || {
             client.call(HERE, &Call::Synchronize, &[]).is_err()
@@ -376,7 +376,7 @@ fn strangers_and_liars_harm_nobody() {
 fn a_stranger_that_says_nothing_does_not_stay() {
     let server = Server::start(&[]);
     let mut stranger = UnixStream::connect(&server.path).unwrap();
-    // It reads the end when its time is over.
+    // The server closes the connection when the time for the handshake is over.
     let mut rest = Vec::new();
     let _ = stranger.read_to_end(&mut rest);
     assert!(rest.is_empty());

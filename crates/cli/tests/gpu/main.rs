@@ -8,8 +8,8 @@ mod topics;
 mod trust;
 
 use rgaps_remoting::{
-    digest_of, status, Call, Code, Communication, ConnectError, Connection, Endpoint, From,
-    KernelId, SessionOptions, Status, Value,
+    digest_of, status, Call, CallValue, Code, Communication, ConnectError, Endpoint, From,
+    KernelId, ServerConnection, ServerStatus, SessionOptions,
 };
 use rgaps_testkit::{until, Process};
 use serde_json::Value as Json;
@@ -25,7 +25,7 @@ const HERE: From = From {
     device: 0,
 };
 
-/// A kernel that does not end.
+/// A kernel that never ends.
 const ENDLESS: &str = ".version 6.3\n.target sm_70\n.address_size 64\n.visible .entry endless()\n{\n$L_again:\nbra $L_again;\n}\n\0";
 
 struct Server {
@@ -35,20 +35,20 @@ struct Server {
     _folder: tempfile::TempDir,
 }
 
-/// Connections as a configuration without anything has them.
+/// Connections under the default configuration.
 fn plain() -> Communication {
     Communication::of(&rgaps_session::Config::default())
 }
 
-fn open(at: &Endpoint, program: &str) -> Result<Arc<Connection>, ConnectError> {
-    Connection::open(&plain(), at, program, SessionOptions::default())
+fn open(at: &Endpoint, program: &str) -> Result<Arc<ServerConnection>, ConnectError> {
+    ServerConnection::open(&plain(), at, program, SessionOptions::default())
 }
 
-fn look(at: &Endpoint) -> Status {
+fn look(at: &Endpoint) -> ServerStatus {
     status(&plain(), at).unwrap()
 }
 
-/// A server's process, and where it says that it listens. What it keeps is in a folder.
+/// Starts a server that keeps its files in `folder`. Returns its process, and the addresses on which it says that it listens.
 fn serve(folder: &Path, options: &[&str]) -> (Process, Vec<String>) {
     let (said, saying) = UnixStream::pair().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_rgaps"));
@@ -82,7 +82,7 @@ impl Server {
         }
     }
 
-    fn client(&self) -> Arc<Connection> {
+    fn client(&self) -> Arc<ServerConnection> {
         open(&self.endpoint, "test").unwrap()
     }
 
@@ -91,25 +91,25 @@ impl Server {
     }
 }
 
-fn code(client: &Connection, call: &Call<'_>) -> Code {
+fn code(client: &ServerConnection, call: &Call<'_>) -> Code {
     Code(client.call(HERE, call, &[]).unwrap().code)
 }
 
-fn allocate(client: &Connection, bytes: u64) -> u64 {
+fn allocate(client: &ServerConnection, bytes: u64) -> u64 {
     let answer = client.call(HERE, &Call::Allocate { bytes }, &[]).unwrap();
     match answer.value {
-        Value::Number(address) => address,
+        CallValue::Number(address) => address,
         other => panic!("{other:?}, {}", answer.code),
     }
 }
 
-/// Bytes there and back.
-fn works(client: &Connection) {
+/// Checks that a client can copy bytes to the server and back.
+fn works(client: &ServerConnection) {
     carries(client, 100_000);
 }
 
-/// So many bytes there and back.
-fn carries(client: &Connection, count: u64) {
+/// Checks that a client can copy `count` bytes to the server and back.
+fn carries(client: &ServerConnection, count: u64) {
     let to = allocate(client, count);
     let bytes: Vec<u8> = (0..count).map(|number| (number / 7) as u8).collect();
     client
@@ -121,15 +121,15 @@ fn carries(client: &Connection, count: u64) {
         bytes: bytes.len() as u64,
         stream: 0,
     };
-    // SAFETY: the buffer is this function's, and has this length.
+    // SAFETY: `back` is a local vector of this length, and `call_out` returns only when it has written.
     let answer = unsafe { client.call_out(HERE, &call, back.as_mut_ptr(), back.len()) };
     assert_eq!(answer.unwrap().code, 0);
     assert_eq!(bytes, back);
     assert_eq!(code(client, &Call::Free { address: to }), Code::SUCCESS);
 }
 
-/// A region of the server's memory.
-fn region(client: &Connection, region: u64, bytes: u64) {
+/// Shares a region of the server's memory with the client.
+fn region(client: &ServerConnection, region: u64, bytes: u64) {
     let share = client.start(HERE, &Call::Share { region, bytes }).unwrap();
     let (answer, memory) = client.finish(share).unwrap();
     assert_eq!(answer.code, 0);
@@ -162,7 +162,7 @@ fn a_server_that_is_killed_ends_its_clients_calls() {
     let client = server.client();
     works(&client);
     let backend = look(&server.endpoint).clients[0].backend;
-    // Its mappings, and so device memory, lie apart from those of clients.
+    // The backend's mappings, and so its device memory, are in another part of the address space than those of clients.
     let personality = std::fs::read_to_string(format!("/proc/{backend}/personality")).unwrap();
     let personality = u32::from_str_radix(personality.trim(), 16).unwrap();
     assert_ne!(personality & 0x020_0000, 0, "ADDR_COMPAT_LAYOUT");
@@ -186,8 +186,8 @@ fn a_server_that_is_killed_ends_a_call_that_waits() {
     assert!(waiting.join().unwrap().is_err());
 }
 
-/// Starts a kernel that does not end.
-fn endless(client: &Connection) {
+/// Starts a kernel that never ends.
+fn endless(client: &ServerConnection) {
     let load = Call::LibraryLoad {
         library: 1,
         kernels: vec!["endless"],
@@ -222,7 +222,7 @@ fn the_time_in_which_a_client_waits_is_shown() {
     let before = waited();
     let waiter = client.clone();
     let waiting = std::thread::spawn(move || waiter.call(HERE, &Call::Synchronize, &[]));
-    // It waits still.
+    // The call still waits.
     until("the time grows", || waited() > before + 1_000_000);
     client.close();
     assert!(waiting.join().unwrap().is_err());
@@ -241,7 +241,7 @@ fn servers_that_the_configuration_names_need_no_option() {
     configure(&format!("\"{}\"", server.endpoint));
     let listed = realm.run(&["gpu", "list"]).ok();
     assert!(listed.contains("GPU 0: rgaps test GPU"), "{listed}");
-    // One that does not answer hides no other.
+    // A server that does not answer does not hide the others.
     configure(&format!("\"{}\", \"unix:/there/is/none\"", server.endpoint));
     let run = realm.run(&["gpu", "list"]);
     assert!(run.stdout.contains("GPU 0: rgaps test GPU"), "{run:?}");
@@ -277,10 +277,10 @@ fn a_client_gets_no_more_memory_than_its_limit() {
     );
     assert_eq!(
         client.call(HERE, &Call::MemoryInfo, &[]).unwrap().value,
-        Value::Pair(424 << 10, 1 << 20)
+        CallValue::Pair(424 << 10, 1 << 20)
     );
     assert_eq!(client.inventory().devices[0].total_bytes, 1 << 20);
-    // Another client has its own.
+    // Each client has a limit of its own.
     allocate(&other, 600 << 10);
     assert_eq!(code(&client, &Call::Free { address: first }), Code::SUCCESS);
     allocate(&client, 1 << 20);
@@ -326,20 +326,20 @@ fn a_server_that_is_killed_ends_copies_on_their_way() {
         stream: 0,
     };
     let land = |to: *mut u8| {
-        // SAFETY: the buffer is this function's, has this length, and stays until the copies are over.
+        // SAFETY: `to` points to `here`, which has `BYTES` bytes. This function drops it only after `wait_for_async_copies`.
         unsafe { client.call_out_async(HERE, &call, to, BYTES) }
     };
     land(here.as_mut_ptr()).unwrap();
     client
         .wait_for_async_copies(here.as_ptr() as usize, BYTES)
         .unwrap();
-    // Behind a kernel that does not end.
+    // These copies wait behind a kernel that never ends.
     endless(&client);
     for _ in 0..3 {
         land(here.as_mut_ptr()).unwrap();
     }
     server.process.kill();
-    // Whether the loss is seen by the thread that reads or by this one, it comes back.
+    // Returns, whether the reading thread or this one sees the loss first.
     let _ = client.wait_for_async_copies(here.as_ptr() as usize, BYTES);
     until("calls fail", || {
         client.call(HERE, &Call::Synchronize, &[]).is_err()
@@ -401,7 +401,7 @@ fn the_daemon_keeps_a_server_that_the_configuration_asks_for() {
 #[test]
 fn an_image_is_sent_once() {
     let server = Server::start(&[]);
-    // As large as images have to be to be kept; a content of its own.
+    // Large enough for the server to keep it, and unlike all other images.
     let text = format!("//{}\n{ENDLESS}", "x".repeat(20_000));
     let image = text.as_bytes();
     let known = Call::LibraryKnown {
@@ -410,15 +410,18 @@ fn an_image_is_sent_once() {
         kernels: vec!["endless"],
     };
     let client = server.client();
-    let ask = |client: &Connection| client.call(HERE, &known, &[]).unwrap();
-    assert_eq!((ask(&client).code, ask(&client).value), (0, Value::Nothing));
+    let ask = |client: &ServerConnection| client.call(HERE, &known, &[]).unwrap();
+    assert_eq!(
+        (ask(&client).code, ask(&client).value),
+        (0, CallValue::Nothing)
+    );
     let load = Call::LibraryLoad {
         library: 1,
         kernels: vec!["endless"],
     };
     let loaded = client.call(HERE, &load, image).unwrap();
-    assert!(matches!(&loaded.value, Value::Kernels(kernels) if kernels[0].code == 0));
-    // Another client, which has sent nothing.
+    assert!(matches!(&loaded.value, CallValue::Kernels(kernels) if kernels[0].code == 0));
+    // Another client, which has not sent the image.
     assert_eq!(ask(&server.client()), loaded);
 }
 
@@ -427,7 +430,7 @@ fn bytes_of_large_copies_travel_over_stripes() {
     let folder = tempfile::tempdir().unwrap();
     let (_server, said) = serve(folder.path(), &["--listen", "127.0.0.1:0"]);
     let at: Endpoint = said[0].parse().unwrap();
-    let client = Connection::open(
+    let client = ServerConnection::open(
         &plain(),
         &at,
         "test",
@@ -441,13 +444,13 @@ fn bytes_of_large_copies_travel_over_stripes() {
     carries(&client, 1 << 20);
     carries(&client, 4 << 20);
     carries(&client, (9 << 20) + 12_345);
-    // What is refused is read all the same.
+    // The server reads the bytes of a call that it refuses, too.
     let wrong = Call::CopyIn { to: 5, stream: 0 };
     client.send(HERE, &wrong, &vec![1; 5 << 20]).unwrap();
     let answer = client.call(HERE, &Call::Synchronize, &[]).unwrap();
     assert_eq!(answer.deferred, Code::INVALID_VALUE.0);
     carries(&client, 7 << 20);
-    // Threads take turns.
+    // Several threads copy at the same time.
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| carries(&client, (5 << 20) + 1));
@@ -456,16 +459,16 @@ fn bytes_of_large_copies_travel_over_stripes() {
     assert_eq!(look(&at).clients.len(), 1);
 }
 
-/// Carries connections to a server; gives the address, and its ends of the connections to the server.
+/// Forwards connections to a server. Returns its own address, and a channel with its ends of the connections to the server.
 fn carrier(server: &Endpoint) -> (Endpoint, std::sync::mpsc::Receiver<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap().to_string();
     let (sender, ends) = std::sync::mpsc::channel();
     let server = server.to_string();
-    let carry = |from: &TcpStream, to: &TcpStream| {
+    let forward = |from: &TcpStream, to: &TcpStream| {
         let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
         std::thread::spawn(move || {
-            // An end that breaks off is an end.
+            // An error ends the connection like an orderly end.
             let _ = std::io::copy(&mut from, &mut to);
             let _ = to.shutdown(Shutdown::Both);
         });
@@ -473,8 +476,8 @@ fn carrier(server: &Endpoint) -> (Endpoint, std::sync::mpsc::Receiver<TcpStream>
     std::thread::spawn(move || {
         for client in listener.incoming().map(Result::unwrap) {
             let server = TcpStream::connect(&server).unwrap();
-            carry(&client, &server);
-            carry(&server, &client);
+            forward(&client, &server);
+            forward(&server, &client);
             sender.send(server).unwrap();
         }
     });
@@ -491,7 +494,7 @@ fn a_session_ends_with_one_of_its_stripes() {
         stripes: 2,
         ..SessionOptions::default()
     };
-    let client = Connection::open(&plain(), &at, "test", options).unwrap();
+    let client = ServerConnection::open(&plain(), &at, "test", options).unwrap();
     carries(&client, 4 << 20);
     let all: Vec<TcpStream> = ends.iter().take(3).collect();
     all[2].shutdown(Shutdown::Both).unwrap();

@@ -1,12 +1,15 @@
-//! Topics of the server's host: what a client publishes and receives, what it may not, and what becomes of it when it vanishes.
+//! Topics of the server's host: what clients publish and receive, what the server refuses, and what it cleans up when a client
+//! vanishes.
 
 use super::support::Realm;
 use super::{allocate, open, serve, until, Process, HERE};
-use rgaps_remoting::{Answer, Call, Code, Connection, Endpoint, Tensor, TopicOptions, Value};
+use rgaps_remoting::{
+    Call, CallAnswer, CallValue, Code, Endpoint, ServerConnection, Tensor, TopicOptions,
+};
 use serde_json::Value as Json;
 use std::sync::Arc;
 
-/// A realm whose configuration has more lines, and a server there.
+/// Creates a realm with `lines` in its configuration, and starts a server in it.
 fn realm(lines: &str, has_daemon: bool) -> (Realm, Process, Endpoint) {
     let realm = Realm::new();
     let file = realm.path("rgaps.toml");
@@ -26,15 +29,15 @@ fn realm(lines: &str, has_daemon: bool) -> (Realm, Process, Endpoint) {
     (realm, server, at)
 }
 
-fn ask(client: &Connection, call: &Call<'_>) -> Answer {
+fn ask(client: &ServerConnection, call: &Call<'_>) -> CallAnswer {
     client.call(HERE, call, &[]).unwrap()
 }
 
-/// The code and the reason of a call that fails.
-fn refused(client: &Connection, call: &Call<'_>) -> (Code, String) {
+/// Makes a call that the server refuses. Returns its code and its reason.
+fn refused(client: &ServerConnection, call: &Call<'_>) -> (Code, String) {
     let answer = ask(client, call);
     match answer.value {
-        Value::Text(reason) => (Code(answer.code), reason),
+        CallValue::Text(reason) => (Code(answer.code), reason),
         other => panic!("{}: {other:?}", answer.code),
     }
 }
@@ -47,8 +50,8 @@ fn publisher(topic: &str) -> Call<'_> {
     }
 }
 
-/// A client with a publisher, a subscriber and a message that it holds; where that is, and its bytes.
-fn holder(at: &Endpoint) -> (Arc<Connection>, u64) {
+/// A client with a publisher, a subscriber and a received message that it holds. Also returns the message's address.
+fn holder(at: &Endpoint) -> (Arc<ServerConnection>, u64) {
     let client = open(at, "holder").unwrap();
     let bytes = 4096;
     let from = allocate(&client, bytes);
@@ -83,7 +86,7 @@ fn holder(at: &Endpoint) -> (Arc<Connection>, u64) {
         }),
         stream: 0,
     };
-    assert_eq!(ask(&client, &publish).value, Value::Number(0));
+    assert_eq!(ask(&client, &publish).value, CallValue::Number(0));
     let receive = Call::TopicReceive {
         subscriber: 2,
         message: 3,
@@ -91,7 +94,7 @@ fn holder(at: &Endpoint) -> (Arc<Connection>, u64) {
         stream: 0,
     };
     let address = match ask(&client, &receive).value {
-        Value::Message {
+        CallValue::Message {
             address,
             bytes: 4096,
             sequence: 0,
@@ -103,14 +106,14 @@ fn holder(at: &Endpoint) -> (Arc<Connection>, u64) {
     (client, address)
 }
 
-fn read(client: &Connection, from: u64, bytes: usize) -> (i32, Vec<u8>) {
+fn read(client: &ServerConnection, from: u64, bytes: usize) -> (i32, Vec<u8>) {
     let mut back = vec![0; bytes];
     let call = Call::CopyOut {
         from,
         bytes: bytes as u64,
         stream: 0,
     };
-    // SAFETY: the buffer is this function's, and has this length.
+    // SAFETY: `back` is a local vector of this length, and `call_out` returns only when it has written.
     let answer = unsafe { client.call_out(HERE, &call, back.as_mut_ptr(), bytes) };
     (answer.unwrap().code, back)
 }
@@ -157,7 +160,7 @@ fn a_client_that_vanishes_releases_what_it_holds() {
     until("the topic has no members", || {
         members("publishers") + members("subscribers") == 0
     });
-    // The next one finds the topic as new.
+    // The next client finds nothing of the vanished one in the topic.
     holder(&at);
 }
 
@@ -173,7 +176,7 @@ fn rules_of_the_host_apply() {
     assert_eq!(code, Code::NOT_PERMITTED);
     assert!(reason.contains("t/theirs"), "{reason}");
     assert_eq!(ask(&client, &publisher("/t/ours")).code, 0);
-    // The number is taken.
+    // The client already uses this number.
     assert_eq!(
         refused(&client, &publisher("t/ours")).0,
         Code::OUT_OF_MEMORY

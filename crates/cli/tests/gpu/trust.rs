@@ -1,8 +1,8 @@
-//! Who may use a server: certificates of a realm, plain connections, strangers. And communicators of plug-ins.
+//! Which clients may use a server: certificates of a realm, plain connections, strangers. And communicators of plug-ins.
 
 use super::{carries, serve, works, Process};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rgaps_remoting::{Communication, ConnectError, Connection, Endpoint, SessionOptions};
+use rgaps_remoting::{Communication, ConnectError, Endpoint, ServerConnection, SessionOptions};
 use rgaps_session::{Config, Environment};
 use rgaps_testkit::until;
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// Who vouches for hosts.
+/// The certificate authority of a realm.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -21,7 +21,7 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, key).unwrap())
     }
 
-    /// A configuration for a host with a certificate, and more lines for it.
+    /// Writes the configuration of a host with a certificate, and with the lines `more`. Returns its file.
     fn configure(&self, folder: &Path, host: &str, more: &str) -> PathBuf {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new([host.to_owned()]).unwrap();
@@ -55,10 +55,10 @@ fn serve_with(file: &Path, listen: &str) -> (Process, String) {
     (process, said[0].clone())
 }
 
-fn open(file: &Path, at: &str) -> Result<Arc<Connection>, ConnectError> {
+fn open(file: &Path, at: &str) -> Result<Arc<ServerConnection>, ConnectError> {
     let config = Config::load_from(Some(file), &Environment::default()).unwrap();
     let at: Endpoint = at.parse().unwrap();
-    Connection::open(
+    ServerConnection::open(
         &Communication::of(&config),
         &at,
         "test",
@@ -69,7 +69,7 @@ fn open(file: &Path, at: &str) -> Result<Arc<Connection>, ConnectError> {
     )
 }
 
-/// The address of a server that says `tls/ADDRESS`, and its name with it.
+/// The address of a server that listens on `tls/ADDRESS`, with its certificate's name.
 fn named(said: &str, name: &str) -> String {
     said.replace("tls/", &format!("tls/{name}@"))
 }
@@ -94,7 +94,7 @@ fn hosts_of_the_realm_use_the_server_and_others_are_told_why_not() {
     assert!(text.contains("gpu.allow"), "{text}");
     let text = refused(&Authority::new().configure(folder, "c", ""), &at);
     assert!(text.contains("another CA"), "{text}");
-    // Not the one that it takes it for.
+    // The client expects another name.
     let text = refused(&folder.join("a.toml"), &named(&said, "gpu8"));
     assert!(text.contains("does not name the host"), "{text}");
     let text = refused(&folder.join("a.toml"), &said);
@@ -114,7 +114,7 @@ fn a_server_that_speaks_no_tls_is_named() {
         .unwrap_err()
         .to_string();
     assert!(text.contains("does not speak TLS"), "{text}");
-    // Within this host nothing has to be encrypted.
+    // Connections within this host need no encryption.
     works(&open(&realm, &said).unwrap());
 }
 
@@ -144,7 +144,7 @@ fn strangers_that_say_nothing_keep_no_client_out() {
     let strangers: Vec<_> = (0..300)
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();
-    // Those that made room end soon.
+    // The server ends the oldest strangers to make room, which may take a moment.
     let at = named(&said, "gpu7");
     until("a client comes in", || open(&server, &at).is_ok());
     works(&open(&server, &at).unwrap());

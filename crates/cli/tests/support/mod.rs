@@ -1,4 +1,4 @@
-//! The program under test, in a realm of its own.
+//! Runs the program under test in a realm of its own.
 #![allow(dead_code)] // each test file uses a part of it
 
 use rgaps_testkit::programs;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Ends a program that hangs; its processes end with it.
+/// A child that is killed when this is dropped, so that a program that hangs ends.
 struct Limited(Option<Child>);
 
 impl Drop for Limited {
@@ -21,7 +21,7 @@ impl Drop for Limited {
     }
 }
 
-/// What a program says that ends within a limit, and prints no more than a pipe holds.
+/// Runs a program that must end within `limit` and print no more than a pipe holds. Returns its output.
 pub fn limited(mut command: Command, limit: Duration) -> Run {
     let child = command
         .stdout(Stdio::piped())
@@ -64,7 +64,7 @@ impl From<Output> for Run {
 }
 
 impl Run {
-    /// The command did what it was told, and this is what it printed.
+    /// Asserts that the command succeeded. Returns what it printed.
     #[track_caller]
     pub fn ok(self) -> String {
         assert_eq!(self.code, 0, "{self:?}");
@@ -91,7 +91,7 @@ impl Realm {
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {
-        // Where there is no compiler it is elsewhere.
+        // On a machine without a compiler, the variable names the program.
         let program = std::env::var_os("RGAPS_TEST_PROGRAM");
         let program = program.unwrap_or_else(|| env!("CARGO_BIN_EXE_rgaps").into());
         let mut command = Command::new(program);
@@ -111,7 +111,7 @@ impl Realm {
         self.command(arguments).output().unwrap().into()
     }
 
-    /// The one document that a command prints with `--json`.
+    /// Runs a command with `--json`. Returns the one document that it prints.
     #[track_caller]
     pub fn json(&self, arguments: &[&str]) -> Value {
         let mut with_json = arguments.to_vec();
@@ -121,7 +121,7 @@ impl Realm {
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
     }
 
-    /// A program of its own in the realm, whose daemon is there.
+    /// A node of this process in the realm, whose daemon must run.
     pub fn node(&self, name: &str) -> rgaps::Node {
         let config = rgaps::Config {
             socket: Some(self.path("r.sock")),
@@ -152,7 +152,7 @@ impl Realm {
 
 impl Drop for Realm {
     fn drop(&mut self) {
-        // There may be none.
+        // There may be no daemon to stop.
         let _ = self.command(&["down"]).output();
     }
 }

@@ -1,10 +1,10 @@
-//! What all members of a zone in this process work with.
+//! [`ClientContext`]: what every publisher and subscriber needs of its zone and its daemon.
 
 use super::{Conductor, ZoneView};
 use std::sync::Arc;
 
-/// A zone as this process sees it, and its way to the daemon. Keeps the control segment mapped as long as views into it
-/// live.
+/// A zone as this process maps it, and the conductor, which talks to the daemon. Whoever uses views into the control segment
+/// keeps one of these, so that the segment stays mapped.
 #[derive(Clone)]
 pub(crate) struct ClientContext {
     pub(crate) zone: Arc<ZoneView>,
@@ -12,7 +12,7 @@ pub(crate) struct ClientContext {
 }
 
 impl ClientContext {
-    /// The CUDA context is lost.
+    /// Call when a CUDA context of this process is lost: tells the daemon once.
     pub(crate) fn gpu_is_lost(&self) {
         self.zone.gpu_is_lost(&self.conductor);
     }

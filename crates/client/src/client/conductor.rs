@@ -1,4 +1,4 @@
-//! The conductor as the rest of the process sees it.
+//! [`Conductor`]: the handle through which the rest of the process uses the conductor's thread.
 
 use super::daemon_session;
 use super::error::broken;
@@ -24,9 +24,9 @@ use std::sync::mpsc::{sync_channel, SyncSender};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
-/// Commands that wait for the conductor; who sends one more waits for room.
+/// How many commands the queue to the thread holds. A caller that finds it full waits.
 const COMMANDS_MAX: usize = 256;
-/// Pages that a listing is read for at most.
+/// The most pages of one listing that are read.
 const PAGES_MAX: usize = 4096;
 
 /// Runs on the conductor's thread.
@@ -35,20 +35,20 @@ pub(super) type Command = Box<dyn FnOnce(&mut Worker) + Send>;
 /// A device topic that was opened by name.
 pub(crate) struct OpenedDevice {
     pub(crate) row: DeviceRow,
-    /// Of control, ring and words.
+    /// Descriptors of its control memory, ring and words, in this order.
     pub(crate) fds: [OwnedFd; 3],
-    /// In which this process has its seats.
+    /// The zone whose client index identifies this process as the owner of its seats.
     pub(crate) zone: Arc<ZoneView>,
 }
 
-/// What came of a join.
+/// The daemon's answer to a join, with the zone mapped.
 #[derive(Clone, Debug)]
 pub(crate) struct Joined {
     /// This publisher or subscriber.
     pub(crate) member: Member,
     /// Its zone, mapped.
     pub(crate) zone: Arc<ZoneView>,
-    /// Of the topic in the control segment.
+    /// Offset of the topic in the control segment.
     pub(crate) region_offset: u64,
     /// Random number of the topic.
     pub(crate) topic_id: u64,
@@ -56,21 +56,21 @@ pub(crate) struct Joined {
     pub(crate) doorbell: u32,
     /// A publisher's ring; zeros for a subscriber.
     pub(crate) ring: Ring,
-    /// The topic's pool; a subscriber may come before anyone has named a domain, and asks for
-    /// it with [`Conductor::pool_grant`] when a descriptor names it.
+    /// The topic's pool. None: a subscriber joined before any publisher; it calls [`Conductor::pool_grant`] when a descriptor
+    /// names a pool.
     pub(crate) pool: Option<PoolGrant>,
     /// The pool that a subscriber reads in, if it named a domain that is not the topic's.
     pub(crate) reads: Option<PoolGrant>,
 }
 
 impl Joined {
-    /// The control segment's words, and the topic in them.
+    /// The control segment, and the view of the topic in it.
     ///
     /// # Safety
-    /// Whoever uses them keeps the zone as long.
+    /// The zone outlives the results and their copies.
     pub(crate) unsafe fn topic(&self) -> Result<(Shared, TopicView<Shared>), ClientError> {
-        // SAFETY: the zone maps the control segment of that size for writing for as long as it lives, which our caller
-        // keeps; everything in it is accessed as atomics.
+        // SAFETY: the zone maps `CONTROL_BYTES` bytes for writing as long as it lives, and the caller promises that it outlives the
+        // results. All processes access the segment only as atomics.
         let storage = unsafe { Shared::new(self.zone.control().as_ptr(), CONTROL_BYTES) };
         let topic = TopicView::new(storage, self.region_offset)
             .filter(|topic| topic.topic_id().load(Ordering::Acquire) == self.topic_id)
@@ -79,12 +79,12 @@ impl Joined {
     }
 }
 
-/// The node's thread for everything that the daemon is needed for. Calls wait for it, at most
-/// about as long as a daemon takes to start; in a forked child they refuse.
+/// A node's thread for everything that needs the daemon. Each method sends the thread a command and waits for the result, at most
+/// about as long as a daemon takes to start. In a forked child all methods fail with [`ClientError::Forked`].
 ///
-/// Dropping it leaves everything and ends the thread.
+/// Dropping it leaves all topics and ends the thread.
 pub(crate) struct Conductor {
-    // Left alone in a forked child, which has neither the thread nor the descriptor.
+    // Not dropped in a forked child, which has neither the thread nor the descriptor.
     inner: ManuallyDrop<Inner>,
     guard: ForkGuard,
     config: Config,
@@ -97,8 +97,8 @@ struct Inner {
 }
 
 impl Conductor {
-    /// Connects to the daemon, or starts it, and starts the thread. `name` is shown in listings;
-    /// `bin_dirs` are looked in for `rgapsd`.
+    /// Connects to the daemon, or starts it, and starts the thread. `name` appears in listings; `bin_dirs` are folders that may
+    /// have `rgapsd`.
     pub(crate) fn start(
         config: Config,
         name: &str,
@@ -142,18 +142,18 @@ impl Conductor {
         })
     }
 
-    /// For the handles of this node: one load tells whether they are a forked child's.
+    /// The guard that all handles of this node check.
     pub(crate) fn guard(&self) -> &ForkGuard {
         &self.guard
     }
 
-    /// What this process was configured with.
+    /// The configuration of this node.
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Joins a topic. A `domain` of none takes the topic's, or host for a publisher of a topic
-    /// that has none yet; an empty `type_name` is any.
+    /// Joins a topic. `domain` None: the topic's, or host memory for a publisher of a topic that has none yet. An empty
+    /// `type_name`: any type. `arrives_over`: of a publisher that represents one of another host.
     pub(crate) fn join(
         &self,
         topic: &str,
@@ -174,18 +174,19 @@ impl Conductor {
         self.run(move |worker| worker.join(&request))
     }
 
-    /// Says that a subscriber has closed itself, and holds samples. Fine without a daemon: the next one sees it.
+    /// Tells the daemon that a subscriber is closed but holds samples. Succeeds without a daemon: the next one finds that in shared
+    /// memory.
     pub(crate) fn close(&self, member: Member) -> Result<(), ClientError> {
         self.run(move |worker| worker.close_subscriber(member))
     }
 
-    /// Leaves. Fine without a daemon: the next one sees that the member is gone.
+    /// Leaves a topic. Succeeds without a daemon: this process does not claim the member from the next one.
     pub(crate) fn leave(&self, member: Member) -> Result<(), ClientError> {
         self.run(move |worker| worker.leave(member))
     }
 
-    /// More memory for a publisher: the first range has at least `bytes`. What is leased is
-    /// mapped in the zone's mappings of the pool before this returns.
+    /// Leases memory for a publisher. The first range has at least `bytes` bytes. All ranges are mapped for writing when this
+    /// returns.
     pub(crate) fn lease(
         &self,
         publisher: Member,
@@ -195,12 +196,12 @@ impl Conductor {
         self.run(move |worker| worker.lease(publisher, pool, bytes))
     }
 
-    /// Says that a publisher writes in another pool, too, before that is mapped.
+    /// Records that a publisher also writes in another pool. Call it before mapping that pool for writing.
     pub(crate) fn write_in(&self, publisher: Member, pool: u32) -> Result<(), ClientError> {
         self.run(move |worker| worker.write_in(publisher, pool))
     }
 
-    /// Says where a publisher's memory can be asked for when its pool is full.
+    /// Sets the arenas from which the conductor takes a publisher's free memory when a pool is full.
     pub(crate) fn set_arena(
         &self,
         publisher: Member,
@@ -212,7 +213,7 @@ impl Conductor {
         })
     }
 
-    /// Gives leased memory back. Fine without a daemon.
+    /// Returns leased memory. Succeeds without a daemon.
     pub(crate) fn return_ranges(
         &self,
         publisher: Member,
@@ -227,7 +228,7 @@ impl Conductor {
         self.run(move |worker| worker.take_doorbell(zone))
     }
 
-    /// Done with a doorbell. Fine without a daemon.
+    /// Returns a doorbell. Succeeds without a daemon.
     pub(crate) fn return_doorbell(&self, zone: ZoneId, doorbell: u32) -> Result<(), ClientError> {
         self.run(move |worker| worker.return_doorbell(zone, doorbell))
     }
@@ -237,7 +238,7 @@ impl Conductor {
         self.run(move |worker| worker.take_timeline(zone))
     }
 
-    /// Done with a timeline. Fine without a daemon.
+    /// Returns a timeline. Succeeds without a daemon.
     pub(super) fn return_timeline(&self, zone: ZoneId, timeline: u32) -> Result<(), ClientError> {
         self.run(move |worker| worker.return_timeline(zone, timeline))
     }
@@ -247,14 +248,14 @@ impl Conductor {
         self.run(move |worker| worker.gpu_lost(zone))
     }
 
-    /// Tells the daemon how a subscriber's messages reach it. Does not wait for a daemon to come.
+    /// Tells the daemon how a subscriber's messages reach it. Succeeds at once without a daemon: the next one is told.
     pub(crate) fn report_path(&self, member: Member, path: &str) -> Result<(), ClientError> {
         let path = path.to_owned();
         self.run(move |worker| worker.report_path(member, path))
     }
 
-    /// Tells the daemon of the device topic that a member forwards to or from, and gets the seats that end. Does not wait for a daemon to
-    /// come.
+    /// Tells the daemon the state of the device topic that a member forwards to or from. Returns the seats to end; none at once
+    /// without a daemon.
     pub(crate) fn report_device(
         &self,
         member: Member,
@@ -264,7 +265,7 @@ impl Conductor {
         self.run(move |worker| worker.report_device(member, device, &fds))
     }
 
-    /// The device topic that a topic is forwarded to or from.
+    /// Opens the device topic that a bridge forwards to or from `topic`.
     pub(crate) fn open_device(
         &self,
         topic: &str,
@@ -274,13 +275,13 @@ impl Conductor {
         self.run(move |worker| worker.open_device(topic, publishes))
     }
 
-    /// A pool that a descriptor names.
+    /// Number, domain and cap of a pool.
     pub(crate) fn pool_grant(&self, zone: ZoneId, pool: u32) -> Result<PoolGrant, ClientError> {
         self.run(move |worker| worker.pool_grant(zone, pool))
     }
 
-    /// A pool's mapping for the use of the CPU or GPU `at`, one per node, zone and access, with all
-    /// segments that there are. To write takes a publisher in the pool.
+    /// The mapping of a pool for the CPU or GPU `at`, with all segments that exist. A node has one per zone, access and `at`.
+    /// Mapping for writing needs a publisher of this process in the pool.
     pub(crate) fn pool_mapping(
         &self,
         zone: ZoneId,
@@ -291,12 +292,12 @@ impl Conductor {
         self.run(move |worker| worker.pool_mapping(zone, &grant, access, at))
     }
 
-    /// Maps what a pool has grown by, for who meets an offset beyond what is mapped.
+    /// Maps the segments by which a pool has grown, for a message beyond the mapped bytes.
     pub(crate) fn sync_pool(&self, zone: ZoneId, pool: u32) -> Result<(), ClientError> {
         self.run(move |worker| worker.sync_pool(zone, pool))
     }
 
-    /// How the daemon is.
+    /// The state of the daemon.
     pub(crate) fn status(&self) -> Result<Status, ClientError> {
         match self.ask(Request::Status)? {
             Answer::Status(status) => Ok(status),
@@ -304,7 +305,7 @@ impl Conductor {
         }
     }
 
-    /// Which of these settings the daemon does not have.
+    /// The keys of those settings (key, value) whose value differs in the daemon.
     pub(crate) fn compare(
         &self,
         settings: Vec<(String, String)>,
@@ -315,7 +316,7 @@ impl Conductor {
         }
     }
 
-    /// How it is with MPS.
+    /// The state of MPS in the realm.
     pub(crate) fn mps(&self) -> Result<MpsInfo, ClientError> {
         match self.ask(Request::Mps)? {
             Answer::Mps(info) => Ok(info),
@@ -331,7 +332,7 @@ impl Conductor {
         })
     }
 
-    /// The same, if a daemon answers now; waits for none to come.
+    /// The same, but fails at once without a daemon.
     pub(crate) fn topics_now(&self) -> Result<Vec<TopicRow>, ClientError> {
         let ask = |request| self.run(move |worker| worker.ask_now(&request));
         self.pages(|from| match ask(Request::Topics { from })? {
@@ -350,7 +351,7 @@ impl Conductor {
         }
     }
 
-    /// Drops the history that publishers of a topic left who are gone.
+    /// Drops the history of a topic's closed and dead publishers.
     pub(crate) fn forget_topic(&self, name: &str) -> Result<Forgotten, ClientError> {
         match self.ask(Request::Forget {
             topic: name.to_owned(),
@@ -384,7 +385,7 @@ impl Conductor {
         }
     }
 
-    /// The same, if a daemon answers now.
+    /// The same, but fails at once without a daemon.
     pub(crate) fn peers_now(&self) -> Result<PeersInfo, ClientError> {
         match self.run(move |worker| worker.ask_now(&Request::Peers))? {
             Answer::Peers(peers) => Ok(peers),
@@ -392,7 +393,7 @@ impl Conductor {
         }
     }
 
-    /// What was counted and timed on links.
+    /// Counters and histograms of all links.
     pub(crate) fn link_figures(&self) -> Result<Vec<LinkFigures>, ClientError> {
         self.pages(|from| match self.ask(Request::Figures { from })? {
             Answer::Figures(rows) => Ok(rows),
@@ -400,7 +401,7 @@ impl Conductor {
         })
     }
 
-    /// Who publishes and subscribes on this host.
+    /// The publishers and subscribers of this host, if they have changed since version `known`.
     pub(crate) fn interest(&self, known: u64) -> Result<Interest, ClientError> {
         let mut rows: Vec<InterestRow> = Vec::new();
         let mut seen = None;
@@ -419,7 +420,7 @@ impl Conductor {
                 }
                 other => return Err(unexpected("a question for interest", &other)),
             };
-            // What changes between two pages is a change of the next look: the first version counts.
+            // Keep the version of the first page: a change between two pages then shows up in the next call.
             let (version, daemon) = *seen.get_or_insert((version, daemon));
             if version == known || more.is_empty() {
                 let rows = (version != known).then_some(rows);
@@ -435,7 +436,7 @@ impl Conductor {
         Err(ClientError::Protocol("its listing does not end".to_owned()))
     }
 
-    /// Says whom a subscriber stands for.
+    /// Tells the daemon for which hosts a subscriber of the links reads.
     pub(crate) fn stands_for(
         &self,
         member: Member,
@@ -444,22 +445,22 @@ impl Conductor {
         self.notify(Request::StandsFor { member, hosts })
     }
 
-    /// Says how messages of a publisher come here.
+    /// Tells the daemon over which path the messages of another host's publisher arrive.
     pub(crate) fn comes_over(&self, member: Member, over: ArrivalPath) -> Result<(), ClientError> {
         self.notify(Request::ComesOver { member, over })
     }
 
-    /// Says between which hosts and this one a topic does not cross.
+    /// Tells the daemon to or from which hosts the links do not carry a topic.
     pub(crate) fn unserved(&self, topic: String, hosts: Vec<RemoteRow>) -> Result<(), ClientError> {
         self.notify(Request::Unserved { topic, hosts })
     }
 
-    /// Says how it is with other hosts.
+    /// Tells the daemon the state of the links to other hosts.
     pub(crate) fn set_peers(&self, peers: PeersInfo) -> Result<(), ClientError> {
         self.notify(Request::SetPeers(peers))
     }
 
-    /// Says what was counted and timed on a link.
+    /// Tells the daemon the counters and histograms of a link.
     pub(crate) fn set_figures(&self, figures: LinkFigures) -> Result<(), ClientError> {
         self.notify(Request::SetFigures(Box::new(figures)))
     }
@@ -471,12 +472,12 @@ impl Conductor {
         }
     }
 
-    /// Has the daemon stay without clients.
+    /// Makes the daemon stay when it has no clients.
     pub(crate) fn keep_daemon(&self) -> Result<(), ClientError> {
         self.ask(Request::Stay).map(|_| ())
     }
 
-    /// Has the daemon leave for good; returns when it has.
+    /// Stops the daemon, and returns when it has ended.
     pub(crate) fn stop_daemon(&self) -> Result<(), ClientError> {
         self.run(Worker::stop_daemon)
     }
@@ -500,7 +501,7 @@ impl Conductor {
         Err(ClientError::Protocol("its listing does not end".to_owned()))
     }
 
-    /// Has the thread do something, and waits for what comes of it.
+    /// Runs `work` on the conductor's thread, and waits for its result.
     pub(super) fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Worker) -> Result<T, ClientError> + Send + 'static,
@@ -509,22 +510,21 @@ impl Conductor {
         let commands = self.inner.commands.as_ref().ok_or(ClientError::Closed)?;
         let (reply, answer) = sync_channel(1);
         let command = move |worker: &mut Worker| {
-            // There is room for the one reply, and who asked waits for it below.
+            // Cannot fail: the channel has room for the one reply, and the caller below keeps the receiver.
             let _ = reply.send(work(worker));
         };
         commands
             .send(Box::new(command))
             .map_err(|_| ClientError::Closed)?;
         self.inner.wake();
-        // The thread answers every command within its time limits; if it should panic, the
-        // sender of the reply is dropped.
+        // The thread answers each command within its time limits. If it panics, it drops the sender, and this returns an error.
         answer.recv().map_err(|_| ClientError::Closed)?
     }
 }
 
 impl Inner {
     fn wake(&self) {
-        // It fails when the counter is full, and then the thread is awake.
+        // Fails only when the counter is full, and then the thread is awake.
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
     }
 }
@@ -534,7 +534,7 @@ impl Drop for Conductor {
         if self.guard.is_child() {
             return;
         }
-        // SAFETY: taken once, here, and `inner` is not used again.
+        // SAFETY: `drop` runs once, only `drop` takes `inner`, and nothing uses `self.inner` after this line.
         let mut inner = unsafe { ManuallyDrop::take(&mut self.inner) };
         inner.commands = None;
         inner.wake();
@@ -545,7 +545,7 @@ impl Drop for Conductor {
     }
 }
 
-/// Leaves the process's signals to its other threads, where their handlers are expected to run.
+/// Blocks all signals in the calling thread, so that handlers run on the program's own threads.
 pub(crate) fn block_signals() {
     // SAFETY: `set` is initialised by sigfillset before it is used, and only this thread's mask
     // is changed.

@@ -1,14 +1,14 @@
-//! Keeping a session with a daemon, whichever one it is.
+//! Keeps a session with a daemon: opens it, notices its end, and hands this process's state to the next daemon.
 
 use super::session::{CallError, Session};
 use super::worker::Worker;
 use super::ClientError;
-use rgaps_session::{Channel, Config, LaunchError, RECONNECT_PAUSE_MAX_MS};
+use rgaps_session::{Config, LaunchError, SessionSocket, RECONNECT_PAUSE_MAX_MS};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// A daemon may leave between the connection and the hello, idle as it was; then once more.
+/// How often to connect. An idle daemon may end between the connection and the hello.
 const OPEN_TRIES: u32 = 4;
 /// First pause between attempts to find a daemon; doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -16,22 +16,23 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(RECONNECT_PAUSE_MAX_MS);
 
 /// The session, or how it ended.
-pub(super) enum Link {
+pub(super) enum DaemonSession {
     Up(Session),
     Down(Down),
 }
 
 /// No session.
 pub(super) struct Down {
-    /// How the last one ended, or why the last attempt at another failed.
+    /// How the last session ended, or why the last attempt to open another one failed.
     reason: String,
-    /// The daemon was stopped on purpose: no other is started.
+    /// A user stopped the daemon: this process does not start another.
     stopped: bool,
     pub(super) next_attempt: Instant,
+    /// The pause after `next_attempt`, if that fails.
     pause: Duration,
 }
 
-/// A session with a daemon that runs, or is started if the configuration lets us.
+/// Opens a session with the running daemon. Starts a daemon if none runs and `may_start`.
 pub(super) fn open(
     config: &Config,
     name: &str,
@@ -49,7 +50,11 @@ pub(super) fn open(
     }
 }
 
-fn find(config: &Config, bin_dirs: &[PathBuf], may_start: bool) -> Result<Channel, LaunchError> {
+fn find(
+    config: &Config,
+    bin_dirs: &[PathBuf],
+    may_start: bool,
+) -> Result<SessionSocket, LaunchError> {
     if may_start {
         return rgaps_session::connect_or_start(config, bin_dirs);
     }
@@ -59,11 +64,12 @@ fn find(config: &Config, bin_dirs: &[PathBuf], may_start: bool) -> Result<Channe
 }
 
 impl Worker {
-    /// The session has ended.
+    /// Call when the session has ended, or must not be used again: handles the notices that had arrived, and schedules the first
+    /// attempt to find another daemon.
     pub(super) fn lose(&mut self, reason: String) {
-        let (news, stopped) = match &mut self.link {
-            Link::Up(session) => session.last_words(),
-            Link::Down(down) => (VecDeque::new(), down.stopped),
+        let (notices, stopped) = match &mut self.link {
+            DaemonSession::Up(session) => session.last_words(),
+            DaemonSession::Down(down) => (VecDeque::new(), down.stopped),
         };
         if stopped {
             tracing::info!("the daemon was stopped; existing publishers and subscribers continue");
@@ -73,21 +79,21 @@ impl Worker {
                 "the daemon has ended; existing publishers and subscribers continue"
             );
         }
-        self.link = Link::Down(Down {
+        self.link = DaemonSession::Down(Down {
             reason,
             stopped,
             next_attempt: Instant::now(),
             pause: PAUSE_MIN,
         });
-        for news in news {
-            self.heed(news);
+        for notice in notices {
+            self.heed(notice);
         }
     }
 
-    /// The session; looks for a daemon until the command's deadline if there is none. After a daemon was
-    /// stopped on purpose, one look has to do.
+    /// The session. Without one, tries to find a daemon until the command's deadline, or only once after a user stopped the
+    /// daemon.
     pub(super) fn ensure_up(&mut self) -> Result<&mut Session, ClientError> {
-        while let Link::Down(down) = &self.link {
+        while let DaemonSession::Down(down) = &self.link {
             let pause = down.next_attempt.saturating_duration_since(Instant::now());
             if !down.stopped {
                 if Instant::now() + pause >= self.deadline {
@@ -98,19 +104,21 @@ impl Worker {
                 std::thread::sleep(pause);
             }
             self.attempt();
-            if matches!(&self.link, Link::Down(down) if down.stopped) {
+            if matches!(&self.link, DaemonSession::Down(down) if down.stopped) {
                 return Err(ClientError::Stopped);
             }
         }
         match &mut self.link {
-            Link::Up(session) => Ok(session),
-            Link::Down(_) => unreachable!("the loop above ends when the link is up"),
+            DaemonSession::Up(session) => Ok(session),
+            DaemonSession::Down(_) => unreachable!("the loop above ends when the link is up"),
         }
     }
 
-    /// One attempt to find a daemon and to hand it what this process has.
+    /// Tries once to find a daemon and to hand back this process's zones to it.
     pub(super) fn attempt(&mut self) {
-        let Link::Down(down) = &self.link else { return };
+        let DaemonSession::Down(down) = &self.link else {
+            return;
+        };
         let (stopped, pause) = (down.stopped, down.pause);
         let may_start = self.config.autostart && !stopped;
         let session = open(&self.config, &self.name, &self.bin_dirs, may_start);
@@ -126,11 +134,11 @@ impl Worker {
         self.link = match outcome {
             Ok(session) => {
                 tracing::info!("connected to a new daemon");
-                Link::Up(session)
+                DaemonSession::Up(session)
             }
             Err(reason) => {
                 tracing::debug!(reason, "no daemon yet");
-                Link::Down(Down {
+                DaemonSession::Down(Down {
                     reason,
                     stopped,
                     next_attempt: Instant::now() + pause,

@@ -4,7 +4,7 @@ use super::tests::{eventually, publisher, subscriber, TestRealm};
 use rgaps_engine::{Engine, Reactor, Setup, SystemSources};
 use rgaps_layout::GRANULE_BYTES;
 use rgaps_pool::{Access, Mapping};
-use rgaps_session::{DaemonLock, Listener};
+use rgaps_session::{DaemonLock, SessionListener};
 use rustix::event::EventfdFlags;
 use std::os::fd::OwnedFd;
 use std::thread::JoinHandle;
@@ -19,7 +19,7 @@ impl RealDaemon {
     fn start(realm: &TestRealm) -> RealDaemon {
         let socket = realm.socket().to_owned();
         let lock = DaemonLock::take(&DaemonLock::path_for(&socket), "default").unwrap();
-        let listener = Listener::bind(&socket, 0o600, &lock).unwrap();
+        let listener = SessionListener::bind(&socket, 0o600, &lock).unwrap();
         let setup = Setup {
             sources: Box::new(SystemSources::new(&realm.config)),
             state_file: None,

@@ -13,7 +13,7 @@ pub enum ClientError {
     /// The daemon refused the request; the [`Refusal`] says why.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The daemon died, and no other took its place in time. Publishers and subscribers that exist continue.
+    /// The daemon died, and no other replaced it within 10 s. Publishers and subscribers that exist continue.
     #[error("the daemon went away and did not come back in time ({reason}); try again later")]
     DaemonLost {
         /// How the session ended, and how the last attempt to find another daemon failed.
@@ -22,7 +22,7 @@ pub enum ClientError {
     /// A user stopped the daemon. Publishers and subscribers that exist continue; new ones cannot be created.
     #[error("the daemon was stopped; start it with 'rgaps up', then try again")]
     Stopped,
-    /// The daemon does not answer a request.
+    /// The daemon runs but did not answer a request in time. The request may still take effect.
     #[error("the daemon did not answer within {seconds} s: {advice}")]
     NoAnswer {
         /// How long this process waited, in seconds.
@@ -31,7 +31,7 @@ pub enum ClientError {
         advice: String,
     },
     /// A new daemon could not take over the shared memory of the previous one. Publishers and subscribers that use this
-    /// memory continue among themselves; nobody else can join them.
+    /// memory continue to exchange messages; no others can join them.
     #[error("the topic's memory was lost with its daemon ({reason}); join again for new memory")]
     ZoneLost {
         /// Why the memory could not be taken over.
@@ -40,7 +40,7 @@ pub enum ClientError {
     /// Memory could not be mapped.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// The daemon sent an answer that is not valid, most likely since it has another version.
+    /// The daemon sent an invalid answer, most likely because it has another version.
     #[error("the daemon violates the protocol: {0}; if it has another version, restart it with 'rgaps down' and 'rgaps up'")]
     Protocol(String),
     /// An argument is outside its limits.
@@ -62,7 +62,7 @@ pub enum ClientError {
     Closed,
 }
 
-/// A protocol violation by the daemon.
+/// The error for a protocol violation by the daemon.
 pub(crate) fn broken(what: &str) -> ClientError {
     ClientError::Protocol(what.to_owned())
 }

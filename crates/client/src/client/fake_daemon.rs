@@ -1,5 +1,5 @@
-//! A daemon for tests that keeps a log of what it was asked and dies on command, in the middle of
-//! a request if need be. It knows one zone with one host pool and believes everything.
+//! A daemon for tests that logs its requests and dies on command, also in the middle of a request. It has one zone with one
+//! host pool, and checks nothing.
 
 use rgaps_layout::{
     ControlHeader, Domain, RegistryHeader, CONTROL_BYTES, CONTROL_MAGIC, DYNAMIC_OFFSET,
@@ -9,9 +9,9 @@ use rgaps_pool::{
     create_sealed_memfd, Access, HostConfig, HostSource, Segment, SegmentSource, SharedMap,
 };
 use rgaps_session::{
-    Answer, Channel, ClientPacket, DaemonLock, DaemonPacket, Listener, Member, Notice, PoolGrant,
-    Range, Refusal, RefusalCode, Request, Ring, Role, Side, SocketError, ZoneGrant, ZoneId,
-    MAX_PACKET_FDS,
+    Answer, ClientPacket, DaemonLock, DaemonPacket, Member, Notice, PoolGrant, Range, Refusal,
+    RefusalCode, Request, Ring, Role, SessionListener, SessionSocket, Side, SocketError, ZoneGrant,
+    ZoneId, MAX_PACKET_FDS,
 };
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use std::time::Duration;
 pub(super) const SEGMENT_BYTES: u64 = SEGMENT_UNIT_BYTES;
 pub(super) const CAP_BYTES: u64 = 64 * SEGMENT_BYTES;
 
-/// When it dies: before it does what it was asked, or after, without answering.
+/// When the daemon dies: before it handles a request, or after that without answering.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Death {
     Before,
@@ -31,14 +31,14 @@ pub(super) enum Death {
 
 type Trigger = Box<dyn Fn(&Request) -> bool + Send>;
 
-/// What a test may look at and change while the daemon runs.
+/// The state that a test may read and change while the daemon runs.
 pub(super) struct FakeDaemonState {
     pub(super) log: Vec<Request>,
     pub(super) die_at: Option<(Death, Trigger)>,
     /// Refuses joins with `Recovering` this many times.
     pub(super) recovering: u32,
     pub(super) zone: Option<FakeZone>,
-    /// The zone that is taken back.
+    /// The only zone that it accepts in a hand-back.
     expected: Option<ZoneId>,
     quit: Option<bool>,
     notices: Vec<(Notice, Vec<OwnedFd>)>,
@@ -63,7 +63,7 @@ pub(super) struct FakeDaemon {
 impl FakeDaemon {
     pub(super) fn start(socket: &Path, expected: Option<ZoneId>) -> FakeDaemon {
         let lock = DaemonLock::take(&DaemonLock::path_for(socket), "default").unwrap();
-        let listener = Listener::bind(socket, 0o600, &lock).unwrap();
+        let listener = SessionListener::bind(socket, 0o600, &lock).unwrap();
         let state = Arc::new(Mutex::new(FakeDaemonState {
             log: Vec::new(),
             die_at: None,
@@ -89,7 +89,7 @@ impl FakeDaemon {
         self.state.lock().unwrap()
     }
 
-    /// What it was asked since the last time, but not the hello.
+    /// The requests since the last call, without hellos.
     pub(super) fn log(&self) -> Vec<Request> {
         let all = std::mem::take(&mut self.state().log);
         all.into_iter()
@@ -124,12 +124,12 @@ impl FakeDaemon {
         self.thread.take().unwrap().join().unwrap();
     }
 
-    /// Adds a segment without a word.
+    /// Adds a segment without a notice.
     pub(super) fn grow(&self) {
         self.state().zone.as_mut().unwrap().grow();
     }
 
-    /// Dies, if it is not dead yet; with a word of farewell if `stopping`.
+    /// Dies, if it is not dead yet. With `stopping` it first sends [`Notice::Stopping`].
     pub(super) fn kill(mut self, stopping: bool) -> PathBuf {
         self.end(stopping);
         self.socket.clone()
@@ -151,8 +151,8 @@ impl Drop for FakeDaemon {
     }
 }
 
-fn serve(listener: Listener, state: &Mutex<FakeDaemonState>) {
-    let mut channels: Vec<Channel> = Vec::new();
+fn serve(listener: SessionListener, state: &Mutex<FakeDaemonState>) {
+    let mut channels: Vec<SessionSocket> = Vec::new();
     loop {
         while let Some(channel) = listener.accept().unwrap() {
             channel.accept_descriptors(true);
@@ -172,7 +172,7 @@ fn serve(listener: Listener, state: &Mutex<FakeDaemonState>) {
             for channel in channels.iter().filter(|_| stopping) {
                 let _ = channel.send(&DaemonPacket::Notice(Notice::Stopping), &[]);
             }
-            // As the daemon does: its socket is gone before its clients see that it is.
+            // Like the real daemon, it removes its socket before it closes its sessions.
             drop(listener);
             return;
         }
@@ -194,10 +194,10 @@ fn serve(listener: Listener, state: &Mutex<FakeDaemonState>) {
     }
 }
 
-/// False: it dies.
+/// Handles a request. False: the daemon must die.
 fn handle(
     state: &mut FakeDaemonState,
-    channel: &Channel,
+    channel: &SessionSocket,
     packet: ClientPacket,
     fds: Vec<OwnedFd>,
 ) -> bool {
@@ -390,7 +390,7 @@ impl FakeZone {
             zone_id: id.to_le_bytes(),
             bytes: CONTROL_BYTES,
         };
-        // SAFETY: the mapping is new, larger than the header, and nobody else's yet.
+        // SAFETY: the mapping was made above, is larger than the header and aligned to a page, and no other process has it yet.
         unsafe { map.base().cast::<ControlHeader>().write(header) };
         FakeZone::with(id, registry, control)
     }
@@ -421,7 +421,7 @@ impl FakeZone {
         self.segments.push(fd);
     }
 
-    /// Whether somebody holds the lock of client 3.
+    /// Whether a process holds the lock of client 3.
     pub(super) fn client_is_locked(&self) -> bool {
         // SAFETY: an all-zero `flock` is a valid value of that plain struct.
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -430,7 +430,7 @@ impl FakeZone {
         lock.l_start = 3;
         lock.l_len = 1;
         let writable = reopen(self.registry.as_fd(), true);
-        // SAFETY: the descriptor is open and `lock` a valid `flock`.
+        // SAFETY: `writable` is open and `lock` is a valid `flock`, into which F_OFD_GETLK writes.
         let rc = unsafe { libc::fcntl(writable.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) };
         assert_eq!(rc, 0);
         lock.l_type != libc::F_UNLCK as libc::c_short

@@ -1,4 +1,4 @@
-//! Telling a forked child from the process that made a handle.
+//! Detects in a forked child that a handle belongs to the parent process.
 
 use super::ClientError;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -6,13 +6,13 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-/// What the page holds in the process that made it.
+/// The word in the page of the process that made it. The kernel zeroes the page in a child.
 const ORIGINAL: u32 = 0x7267_6170;
 
-/// Knows whether this process is the one that made it, at the price of one load: it looks at a
-/// page that the kernel wipes when the process forks.
+/// Tells with one load whether this process was forked from the one that made the guard: the load reads a page that the kernel
+/// wipes in children (`MADV_WIPEONFORK`).
 ///
-/// Each conductor has its own, so that a child can make new nodes.
+/// Each conductor has its own guard, so that a child can make new nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct ForkGuard {
     page: Arc<Page>,
@@ -24,7 +24,7 @@ struct Page {
     bytes: usize,
 }
 
-// SAFETY: the page belongs to the process and is only looked at through an atomic.
+// SAFETY: `new` mapped the page for this value alone, any thread may unmap it, and it is accessed only through an atomic.
 unsafe impl Send for Page {}
 // SAFETY: threads only load and store the atomic behind an address that never changes.
 unsafe impl Sync for Page {}
@@ -32,7 +32,7 @@ unsafe impl Sync for Page {}
 impl ForkGuard {
     pub(crate) fn new() -> Result<ForkGuard, ClientError> {
         let bytes = rustix::param::page_size();
-        // SAFETY: no address is given, so no existing mapping is touched.
+        // SAFETY: the kernel chooses the address, so no existing mapping changes.
         let address = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -44,7 +44,7 @@ impl ForkGuard {
         .map_err(ClientError::system("mmap"))?;
         let word = NonNull::new(address.cast()).expect("mmap gives no null address");
         let page = Page { word, bytes };
-        // SAFETY: the range is the mapping that was just made.
+        // SAFETY: the range is the mapping made above, which has no contents yet.
         unsafe { rustix::mm::madvise(address, bytes, Advice::LinuxWipeOnFork) }
             .map_err(ClientError::system("madvise(MADV_WIPEONFORK)"))?;
         page.word().store(ORIGINAL, Ordering::Relaxed);
@@ -53,14 +53,14 @@ impl ForkGuard {
         })
     }
 
-    /// Whether this is a process that was forked from the one that made the guard.
+    /// Whether this process was forked from the one that made the guard.
     #[inline]
     pub(crate) fn is_child(&self) -> bool {
         // Relaxed: fork itself orders the wiping before anything in the child.
         self.page.word().load(Ordering::Relaxed) != ORIGINAL
     }
 
-    /// An error in a child.
+    /// Fails with [`ClientError::Forked`] in a child.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), ClientError> {
         if self.is_child() {
@@ -96,7 +96,7 @@ mod tests {
     fn a_child_knows_that_it_is_one() {
         let guard = ForkGuard::new().unwrap();
         assert!(!guard.is_child() && guard.check().is_ok());
-        // SAFETY: the child only makes system calls and looks at the page, then exits.
+        // SAFETY: the child takes no lock: it only makes system calls and reads the page, then exits.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0);
         if pid == 0 {
@@ -108,7 +108,7 @@ mod tests {
             unsafe { libc::_exit(code) };
         }
         let mut status = 0;
-        // SAFETY: `status` is ours.
+        // SAFETY: `status` is a local variable that lives during the call.
         assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
         assert_eq!(libc::WEXITSTATUS(status), 7);
         assert!(!guard.is_child());

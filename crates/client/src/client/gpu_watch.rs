@@ -1,34 +1,35 @@
-//! What has to be looked at now and then although nobody calls: GPU work rings no doorbell.
+//! The watch thread: polls GPU work that nobody else waits for, since the end of such work rings no doorbell.
 //!
-//! One thread per process, started when there is first something to look at, asleep while there is
-//! nothing. It is not the conductor's thread, which must not wait for a driver whose queues are full.
+//! A process has one such thread. It starts with the first work to watch, and sleeps while there is none. The conductor's thread
+//! cannot do this: it must not wait for a driver whose queues are full.
 
 use super::{ClientContext, Conductor, ZoneView};
 use crate::pending::drain;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Between two looks at what cannot be left to others: holds on several streams, closing.
+/// Pause between two runs of the chores.
 const CHORE_PAUSE: Duration = Duration::from_millis(2);
-/// Between two looks whether a context that has work queued is lost.
+/// Pause between two checks whether a CUDA context with queued work is lost.
 const LOSS_PAUSE: Duration = Duration::from_millis(200);
 
-/// Something to do until it is done. True: it is done.
+/// Work to repeat until it returns true: a deferred release on several streams, or the closing of a member.
 pub(crate) type Chore = Box<dyn FnMut() -> bool + Send>;
 
-/// How long the end of the process waits for what is being looked at.
+/// How long the end of the process waits for a running chore or check.
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct Watch {
     list: Mutex<List>,
     woken: Condvar,
-    /// Held while something is looked at, and from the end of the process on: drivers take themselves down then, and
-    /// must not be called.
+    /// Held while the thread runs chores and checks, and from the end of the process on: drivers shut down then, and must not
+    /// be called.
     looking: Mutex<()>,
 }
 
-/// Called at the end of the process, before what was registered earlier: drivers were loaded before this was.
+/// Stops the thread at the end of the process. Runs before the exit handlers of drivers: these were registered earlier, and exit
+/// handlers run in reverse order.
 extern "C" fn look_no_more() {
     let begun = Instant::now();
     loop {
@@ -52,12 +53,12 @@ fn watch() -> &'static Watch {
     WATCH.get_or_init(Watch::default)
 }
 
-/// Has `chore` done every few milliseconds until it is.
+/// Runs `chore` every few milliseconds until it returns true.
 pub(crate) fn add_chore(chore: Chore) {
     watch().change(|list| list.chores.push(chore));
 }
 
-/// Does `then` when something is over: here, if that is soon, or else in the background.
+/// Calls `then` once `is_over` returns true: here, if that happens within a second, otherwise on the watch thread.
 pub(crate) fn once_over(
     mut is_over: impl FnMut() -> bool + Send + 'static,
     then: impl FnOnce() + Send + 'static,
@@ -75,7 +76,7 @@ pub(crate) fn once_over(
     }));
 }
 
-/// Has the contexts of a zone with work queued looked at, until nothing is queued any more.
+/// Checks whether contexts of a zone are lost, as long as the zone has points queued.
 pub(super) fn add_zone(client: &ClientContext) {
     let entry = (
         Arc::downgrade(&client.zone),
@@ -97,8 +98,8 @@ impl Watch {
             match started {
                 Ok(_) => {
                     list.is_running = true;
-                    // SAFETY: a function of this library, which stays loaded as long as its thread runs. It can only fail for
-                    // want of memory; then the end of the process is as dangerous as without.
+                    // SAFETY: `look_no_more` is a function of this library, which stays loaded as long as its thread runs, so to the end
+                    // of the process. Registering can fail only without memory; then a check may call a driver that shuts down.
                     unsafe { libc::atexit(look_no_more) };
                 }
                 // The next change tries again.
@@ -128,7 +129,7 @@ impl Watch {
                 },
             };
             list = waited.unwrap_or_else(|list| list);
-            // Without the lock: what is done here may call back, or take its time.
+            // Without the lock: chores and checks may call `add_chore`, and may take long.
             let mut chores = std::mem::take(&mut list.chores);
             let is_due = Instant::now() >= next_loss;
             let mut zones = match is_due {
@@ -150,7 +151,7 @@ impl Watch {
     }
 }
 
-/// Looks at a zone's contexts. False: nothing is queued there, and it is looked at no more.
+/// Checks a zone's contexts. False: stop watching the zone, because no point is queued, or a context is lost.
 fn is_still_queued(zone: &Weak<ZoneView>, conductor: &Weak<Conductor>) -> bool {
     let Some(zone) = zone.upgrade() else {
         return false;

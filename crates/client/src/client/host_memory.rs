@@ -1,4 +1,4 @@
-//! Memory as this process maps it, told to whoever makes it known to network cards.
+//! Reports the memory that this process maps to an observer, which registers it with network cards.
 
 use super::PoolMapping;
 use rgaps_cuda::PinnedBuffer;
@@ -8,13 +8,13 @@ use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Who makes memory known to cards that read and write it by themselves. Pages of host pools that it is told of stay where
-/// they are.
+/// An observer that registers memory with network cards, which read and write it directly. The daemon does not move the pages of
+/// host pools that were reported.
 pub trait HostMemory: fmt::Debug + Send + Sync + 'static {
-    /// A segment was mapped that messages are read from, at addresses of its own.
+    /// A segment was mapped for reading messages, at addresses that the mapping for writing does not share.
     fn mapped(&self, range: MappedRange);
-    /// A range is a publisher's of this process, which messages are written to, until the answer is dropped: before
-    /// anybody else gets it. It is leased, or memory that messages are copied to a GPU from.
+    /// A publisher of this process may write messages to this range until the result is dropped, which happens before the range
+    /// gets another owner. The range is leased, or staging memory from which messages are copied to a GPU.
     fn leased(&self, range: MappedRange) -> Box<dyn Send + Sync>;
     /// The same as [`mapped`](Self::mapped), on a GPU.
     fn gpu_mapped(&self, range: GpuRange) {
@@ -26,7 +26,7 @@ pub trait HostMemory: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// A range of host memory. It stays mapped as long as somebody has this.
+/// A range of host memory. It stays mapped as long as this value or a clone lives.
 #[derive(Clone, Debug)]
 pub struct MappedRange(Of);
 
@@ -41,7 +41,7 @@ enum Of {
 }
 
 impl MappedRange {
-    /// None where the range is not mapped, or in no host memory.
+    /// None: the range is not mapped, or not in host memory of the CPU.
     pub(crate) fn new(mapping: &Arc<PoolMapping>, offset: u64, bytes: u64) -> Option<MappedRange> {
         let end = offset.checked_add(bytes)?;
         (mapping.is_host() && end <= mapping.mapped()).then(|| {
@@ -68,8 +68,8 @@ impl MappedRange {
         }
     }
 
-    /// Does something while this process may write the range, in which others' messages are: cards that only read
-    /// it may refuse to know what cannot be written. Nobody is to write it. None if it cannot be had so.
+    /// Calls `then` while the range is mapped for writing: some cards refuse to register memory that is mapped read-only. `then`
+    /// must not write the range, which has messages of other processes. None: the range cannot be mapped for writing.
     pub fn writable_while<T>(&self, then: impl FnOnce() -> T) -> Option<T> {
         match &self.0 {
             Of::Pool {
@@ -81,7 +81,7 @@ impl MappedRange {
         }
     }
 
-    /// The dma-buf that it lies in, and where in it. None where its segments are no dma-bufs, or it lies in two.
+    /// The dma-buf that has the range, and the range's offset in it. None: its segment is not a dma-buf, or the range spans two.
     pub fn dma_buf(&self) -> Option<(Arc<OwnedFd>, u64)> {
         match &self.0 {
             Of::Pool {
@@ -102,7 +102,7 @@ impl MappedRange {
     }
 }
 
-/// The descriptors of a pool's segments that are dma-bufs. Kept only where somebody makes memory known to cards.
+/// The descriptors of a pool's segments that are dma-bufs. Kept only if the node has a [`HostMemory`].
 #[derive(Debug, Default)]
 pub(super) struct DmaBufs(Mutex<Vec<DmaBuf>>);
 
@@ -114,7 +114,8 @@ struct DmaBuf {
 }
 
 impl DmaBufs {
-    /// Keeps a segment that is a dma-buf. If the process may have no more descriptors, cards get to know the segment by its address.
+    /// Keeps the descriptor of a segment that is a dma-buf. If the process has no free descriptor, the observer registers the segment
+    /// by its address instead.
     pub(super) fn keep(&self, fd: BorrowedFd<'_>, offset: u64, bytes: u64) {
         if !is_dma_buf(fd) {
             return;
@@ -138,7 +139,7 @@ impl DmaBufs {
     }
 }
 
-/// A range of a GPU's memory. It stays mapped as long as somebody has this.
+/// A range of a GPU's memory. It stays mapped as long as this value or a clone lives.
 #[derive(Clone, Debug)]
 pub struct GpuRange {
     mapping: Arc<PoolMapping>,
@@ -147,7 +148,7 @@ pub struct GpuRange {
 }
 
 impl GpuRange {
-    /// None where the range is not mapped, or on no GPU.
+    /// None: the range is not mapped, or not on a GPU.
     pub(crate) fn new(mapping: &Arc<PoolMapping>, offset: u64, bytes: u64) -> Option<GpuRange> {
         let end = offset.checked_add(bytes)?;
         (mapping.gpu().is_some() && end <= mapping.mapped()).then(|| GpuRange {
@@ -173,7 +174,7 @@ impl GpuRange {
         gpu.map_or(GpuUuid([0; 16]), |gpu| gpu.context().device().uuid)
     }
 
-    /// A dma-buf that begins where it does.
+    /// Exports the range as a dma-buf that begins with its first byte.
     pub fn dmabuf(&self) -> Result<OwnedFd, PoolError> {
         match self.mapping.gpu() {
             Some(gpu) => gpu.dmabuf(self.offset, self.bytes),

@@ -1,18 +1,18 @@
 //! Descriptors that a forked child must not keep.
 //!
-//! Close-on-exec is not enough: a child that forks and never execs (Python's `multiprocessing`)
-//! would hold our end of the session open, and our lock on the registry, after we are dead, and
-//! the daemon would wait for us for ever. So a fork handler closes them in the child.
+//! Close-on-exec is not enough: a child that never execs (Python's `multiprocessing`) would keep the parent's end of the session
+//! and its lock on the registry after the parent's death, and the daemon would wait for the parent for ever. So a fork handler
+//! closes these descriptors in the child.
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::Once;
 
-/// Sessions and registries of one process at most; more are not closed in children.
+/// How many descriptors of a process are closed in its children. A child keeps any others.
 const SLOTS: usize = 256;
 const FREE: i32 = -1;
-/// Being changed.
+/// A thread has reserved the slot and is about to store its descriptor.
 const TAKEN: i32 = -2;
 
 static DESCRIPTORS: [AtomicI32; SLOTS] = [const { AtomicI32::new(FREE) }; SLOTS];
@@ -29,8 +29,8 @@ pub(super) struct NotInherited<T: AsFd> {
 impl<T: AsFd> NotInherited<T> {
     pub(super) fn new(owner: T) -> Self {
         HANDLER.call_once(|| {
-            // SAFETY: the handler only makes system calls and touches atomics. Failure (out of
-            // memory) leaves children with the descriptors, as if there were more than SLOTS.
+            // SAFETY: the handler only makes system calls and accesses atomics, which a child may do after a fork of threads. If
+            // registering fails (out of memory), children keep the descriptors, as if there were more than SLOTS.
             unsafe { libc::pthread_atfork(None, None, Some(close_in_child)) };
         });
         let slot = DESCRIPTORS.iter().position(|slot| {
@@ -53,7 +53,7 @@ impl<T: AsFd> Deref for NotInherited<T> {
 
 impl<T: AsFd> Drop for NotInherited<T> {
     fn drop(&mut self) {
-        // Before the descriptor is closed: a fork in between must not close a stranger's.
+        // Before the descriptor is closed: otherwise a child forked in between might close another file with the same number.
         if let Some(slot) = self.slot {
             DESCRIPTORS[slot].store(FREE, Ordering::Release);
         }
@@ -64,8 +64,8 @@ extern "C" fn close_in_child() {
     for slot in &DESCRIPTORS {
         let fd = slot.swap(FREE, Ordering::AcqRel);
         if fd >= 0 {
-            // SAFETY: the number was an open descriptor of ours when the process forked; its
-            // owner in this copy of the process forgets it (`NotInherited`).
+            // SAFETY: the number was an open descriptor of a `NotInherited` when the process forked, and no `NotInherited` of the parent
+            // is dropped in a child, so nothing else closes it.
             unsafe { libc::close(fd) };
         }
     }
@@ -84,7 +84,7 @@ mod tests {
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0);
         if pid == 0 {
-            // SAFETY: looks at a number that may or may not be open, and exits.
+            // SAFETY: F_GETFD only queries a number, open or not, and `_exit` ends the child.
             unsafe {
                 let closed = libc::fcntl(number, libc::F_GETFD) == -1;
                 let other = libc::fcntl(writer.as_raw_fd(), libc::F_GETFD) != -1;
@@ -92,7 +92,7 @@ mod tests {
             }
         }
         let mut status = 0;
-        // SAFETY: `status` is ours.
+        // SAFETY: `status` is a local variable that lives during the call.
         assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
         assert_eq!(libc::WEXITSTATUS(status), 7);
         assert!(rustix::io::fcntl_getfd(kept.as_fd()).is_ok(), "still here");

@@ -1,4 +1,4 @@
-//! A pool as this process maps it.
+//! [`PoolMapping`]: a pool as this process maps it for the CPU or a GPU, with the streams of that GPU.
 
 use super::fork::ForkGuard;
 use super::host_memory::DmaBufs;
@@ -15,13 +15,14 @@ use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// A mapping of either domain that a forked child leaves alone: it has no such mapping, and may
-/// have something else at those addresses.
+/// The mapping of a pool. A forked child does not drop it: the child has no such mapping, and may have other memory at its
+/// addresses.
 pub(crate) struct PoolMapping {
     inner: ManuallyDrop<PoolBacking>,
+    /// The CPU or GPU that uses the pool through this mapping.
     at: Domain,
     guard: ForkGuard,
-    /// Who hears of host memory that is mapped.
+    /// The observer of mapped memory. None: nothing is reported.
     watch: Option<Arc<dyn HostMemory>>,
     dma_bufs: DmaBufs,
 }
@@ -29,7 +30,7 @@ pub(crate) struct PoolMapping {
 enum PoolBacking {
     Host(HostMapping),
     Cuda(CudaMapping),
-    /// Host memory, as a GPU copies from it and to it, or reads it where it is.
+    /// Host memory that a GPU copies from and to, or reads in place.
     Registered(RegisteredMapping),
 }
 
@@ -43,13 +44,13 @@ impl fmt::Debug for PoolMapping {
     }
 }
 
-/// What came of asking when a stream's work ends.
+/// When the work queued on a stream ends.
 pub(crate) enum WorkEnd {
-    /// It has, or its context is lost.
+    /// It has ended, or its context is lost.
     Done,
-    /// When this point has passed.
+    /// It ends when this point has passed.
     At(Point),
-    /// It captures a graph: ask later.
+    /// Unknown, mostly because the stream is capturing a graph: ask again later.
     Later,
 }
 
@@ -75,8 +76,8 @@ impl LazyDriver {
 }
 
 impl PoolMapping {
-    /// Reserves addresses for the pool's cap, as the CPU or a GPU uses it that `at` names; nothing is
-    /// mapped yet. GPU memory is used by its own GPU or a peer of that.
+    /// Reserves addresses for the pool's cap, and maps nothing yet. `at`: the CPU or GPU that will use the pool; memory of a GPU can
+    /// be used by that GPU or a peer of it.
     pub(super) fn new(
         grant: &PoolGrant,
         at: Domain,
@@ -116,7 +117,7 @@ impl PoolMapping {
         })
     }
 
-    /// Maps the next segment, and tells of it.
+    /// Maps the next segment, and reports it to the observer.
     pub(super) fn extend_reported(
         self: &Arc<PoolMapping>,
         fd: BorrowedFd<'_>,
@@ -128,7 +129,7 @@ impl PoolMapping {
             self.dma_bufs.keep(fd, offset, bytes);
         }
         if self.access() == Access::ReadWrite {
-            // Written where it is leased, and read in a mapping of its own.
+            // The observer hears of ranges to write as they are leased, and of ranges to read from the read-only mapping.
             return Ok(());
         }
         let Some(watch) = &self.watch else {
@@ -139,7 +140,8 @@ impl PoolMapping {
         Ok(())
     }
 
-    /// Tells of a range that a publisher leases, until the answer is dropped.
+    /// Reports a range that a publisher leases; dropping the result ends the report. None: there is no observer, or the range cannot
+    /// be reported.
     pub(crate) fn report_leased(
         self: &Arc<PoolMapping>,
         offset: u64,
@@ -150,13 +152,13 @@ impl PoolMapping {
         host.or_else(|| Some(watch.gpu_leased(GpuRange::new(self, offset, bytes)?)))
     }
 
-    /// Tells of memory that a publisher's messages are copied from to here, until the answer is dropped.
+    /// Reports a publisher's staging memory; dropping the result ends the report. None: there is no observer.
     pub(crate) fn report_staging(&self, pages: &Arc<PinnedBuffer>) -> Option<Box<dyn Send + Sync>> {
         let watch = self.watch.as_ref()?;
         Some(watch.leased(MappedRange::pinned(pages)))
     }
 
-    /// Does something while a range can be written; none where that cannot be.
+    /// Calls `then` while a range is mapped for writing. None: it cannot be.
     pub(super) fn writable_while<T>(
         &self,
         offset: u64,
@@ -174,12 +176,12 @@ impl PoolMapping {
         &self.dma_bufs
     }
 
-    /// Whether it is host memory as the CPU uses it.
+    /// Whether this is host memory mapped for the CPU.
     pub(super) fn is_host(&self) -> bool {
         matches!(&*self.inner, PoolBacking::Host(_))
     }
 
-    /// The mapping of GPU memory, if it is one.
+    /// The mapping of GPU memory. None: this is host memory.
     pub(super) fn gpu(&self) -> Option<&CudaMapping> {
         match &*self.inner {
             PoolBacking::Cuda(mapping) => Some(mapping),
@@ -187,13 +189,13 @@ impl PoolMapping {
         }
     }
 
-    /// The CPU or GPU whose use of the pool this is.
+    /// The CPU or GPU that uses the pool through this mapping.
     #[inline]
     pub(crate) fn at(&self) -> Domain {
         self.at
     }
 
-    /// The context of the GPU that uses the pool here, if it is one.
+    /// The context of the GPU that uses the pool through this mapping. None: the CPU does.
     #[inline]
     pub(crate) fn context(&self) -> Option<&Arc<Context>> {
         match &*self.inner {
@@ -222,7 +224,7 @@ impl PoolMapping {
         end.map_or(bytes, |end| bytes.min(end - address))
     }
 
-    /// A stream of that GPU. None: it is the CPU.
+    /// A stream of the GPU that uses the pool through this mapping. None: the CPU does.
     pub(crate) fn on_stream(&self, stream: Stream) -> Option<Result<OnStream<'_>, CudaError>> {
         match &*self.inner {
             PoolBacking::Host(_) => None,
@@ -231,21 +233,21 @@ impl PoolMapping {
         }
     }
 
-    /// Finds out whether streams can be ordered. That waits for work on the GPU, so it is done when
-    /// a member joins, and not when it publishes behind work that may wait for others.
+    /// Tests whether streams of this GPU can be ordered. The test waits for work on the GPU, so it must run when a member joins, and
+    /// not when it publishes behind work that may itself wait for other members.
     pub(crate) fn prepare(&self, zone: &ZoneView) {
         if let Some(context) = self.context() {
             let _: Option<_> = zone.order(context);
         }
     }
 
-    /// A point behind all work queued on a stream so far; none if there is none, or where it had to
-    /// be waited for on the CPU. Host memory has no streams.
+    /// Queues a point behind all work queued on a stream so far. [`Point::NONE`]: there was no such work, this waited for it on the CPU,
+    /// or the mapping is the CPU's, which has no streams.
     pub(crate) fn point(&self, client: &ClientContext, stream: Stream) -> Result<Point, CudaError> {
         self.point_if(client, stream, |on| Ok(!on.is_idle()?))
     }
 
-    /// The same also where no work is queued: for points that follow each other.
+    /// Like `point`, but queues a point also if the stream is idle, so that consecutive calls give consecutive points.
     pub(crate) fn next_point(
         &self,
         client: &ClientContext,
@@ -279,17 +281,17 @@ impl PoolMapping {
         point().inspect_err(|error| self.note(client, error))
     }
 
-    /// Tells where an error means that a context is lost.
+    /// Tells the daemon if an error means that the context is lost.
     fn note(&self, client: &ClientContext, error: &CudaError) {
         if error.is_lost_stream() {
-            // Maybe it is only the stream that is gone.
+            // Perhaps only the stream was destroyed: ask the driver.
             self.notice_loss(client);
         } else if error.is_lost() {
             client.gpu_is_lost();
         }
     }
 
-    /// For who has to know when the work queued on a stream so far has ended, and whom no error helps.
+    /// When the work queued on a stream so far ends, for callers that cannot handle an error.
     pub(crate) fn ask(&self, client: &ClientContext, stream: Stream) -> WorkEnd {
         match self.point(client, stream) {
             Ok(point) if point.is_none() => WorkEnd::Done,
@@ -297,14 +299,14 @@ impl PoolMapping {
             Err(CudaError::Capturing) => WorkEnd::Later,
             Err(_) if client.zone.is_gpu_lost() => WorkEnd::Done,
             Err(error) => {
-                // A stream that was destroyed with work queued: the context knows of that work.
+                // For example, the stream was destroyed with work queued: waiting for the context covers that work.
                 tracing::warn!(%error, "queueing a point failed; a block is kept until all work on the GPU has finished");
                 self.ask_all(&client.zone)
             }
         }
     }
 
-    /// Waits on the CPU for all work of this process on the GPU.
+    /// Waits on the CPU for all work of this process on the GPU. [`WorkEnd::Later`]: waiting failed.
     pub(crate) fn ask_all(&self, zone: &ZoneView) -> WorkEnd {
         match self.context().map(|context| context.synchronize()) {
             Some(Err(_)) if !zone.is_gpu_lost() => WorkEnd::Later,
@@ -312,7 +314,7 @@ impl PoolMapping {
         }
     }
 
-    /// As an error of this pool.
+    /// Converts a driver's error to one of this pool.
     pub(crate) fn fail(&self, error: CudaError) -> PoolError {
         match self.at {
             Domain::Cuda(uuid) => error.into_pool(uuid),
@@ -323,15 +325,14 @@ impl PoolMapping {
         }
     }
 
-    /// Asks the driver whether the context is lost, for who waits for its work.
+    /// Asks the driver whether the context is lost, and tells the daemon if so. For callers that wait for the context's work.
     pub(crate) fn notice_loss(&self, client: &ClientContext) {
         if self.context().is_some_and(|context| context.is_lost()) {
             client.gpu_is_lost();
         }
     }
 
-    /// Has a stream wait until a point has passed or is aborted. Where that cannot be done on the
-    /// GPU, `wait` does it on the CPU.
+    /// Makes a stream wait until a point has passed or is aborted. If the GPU cannot do that, calls `wait`, which waits on the CPU.
     pub(crate) fn wait_on(
         &self,
         client: &ClientContext,
@@ -368,7 +369,7 @@ impl PoolMapping {
 impl Drop for PoolMapping {
     fn drop(&mut self) {
         if !self.guard.is_child() {
-            // SAFETY: dropped once, here, and not used again.
+            // SAFETY: `drop` runs once, only `drop` drops `inner`, and nothing uses `inner` afterwards.
             unsafe { ManuallyDrop::drop(&mut self.inner) };
         }
     }
@@ -389,7 +390,7 @@ impl Mapping for PoolMapping {
     }
     #[inline]
     fn mapped(&self) -> u64 {
-        // WorkEnd for every message.
+        // Called for every message, so without dynamic dispatch.
         match &*self.inner {
             PoolBacking::Host(mapping) => mapping.mapped(),
             PoolBacking::Cuda(mapping) => mapping.mapped(),
@@ -406,7 +407,7 @@ impl Mapping for PoolMapping {
         self.backing().read(offset, bytes)
     }
     unsafe fn write_from(&self, offset: u64, source: u64, bytes: u64) -> Result<(), PoolError> {
-        // SAFETY: our caller promises `bytes` bytes that can be read at `source` until we return.
+        // SAFETY: the caller promises that `source` is readable for `bytes` bytes until this function returns.
         unsafe { self.backing().write_from(offset, source, bytes) }
     }
     fn synchronize(&self, stream: Stream) -> Result<(), PoolError> {

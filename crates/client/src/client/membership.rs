@@ -1,7 +1,7 @@
-//! Joining and leaving, the doorbells of wait sets and the timelines of streams.
+//! The conductor's commands for joining and leaving, for doorbells of wait sets and timelines of streams, and for device topics.
 
 use super::conductor::{Joined, OpenedDevice};
-use super::daemon_session::Link;
+use super::daemon_session::DaemonSession;
 use super::session::CallError;
 use super::worker::{reason, unexpected, Worker};
 use super::zone_records::{MemberBook, ZoneBook};
@@ -63,7 +63,7 @@ impl Worker {
         })
     }
 
-    /// The zone's page in the book, made from what came with the session's first join in it.
+    /// The view of a zone. The first join of this process in a zone brings `grant` and descriptors, from which this makes the view.
     fn enter_zone(
         &mut self,
         id: ZoneId,
@@ -98,15 +98,15 @@ impl Worker {
     }
 
     fn undo_join(&mut self, member: Member) {
-        if let Link::Up(session) = &mut self.link {
+        if let DaemonSession::Up(session) = &mut self.link {
             if let Err(error) = session.call(&Request::Leave(member), &[]) {
-                // Better no session than one in which the daemon counts on us.
+                // End the session: in it the daemon would keep a member that this process does not have.
                 self.lose(reason(error));
             }
         }
     }
 
-    /// Without a daemon the next one finds the word that the subscriber wrote.
+    /// Tells the daemon. Without one, the next daemon finds in shared memory that the subscriber is closed.
     pub(super) fn close_subscriber(&mut self, member: Member) -> Result<(), ClientError> {
         self.give_up(&Request::Close(member))
     }
@@ -121,7 +121,7 @@ impl Worker {
         left
     }
 
-    /// The page of a lost zone goes when nothing of this process is in it.
+    /// Removes the records of a lost zone when no member or doorbell of this process is left in it.
     fn forget_if_lost(&mut self, zone: ZoneId) {
         let over = self
             .zones
@@ -155,7 +155,7 @@ impl Worker {
     }
 
     pub(super) fn take_timeline(&mut self, zone: ZoneId) -> Result<u32, ClientError> {
-        // A message waits for this. Without a timeline its stream is waited for, so no daemon is.
+        // Do not wait for a daemon: publishing a message waits for this call, and without a timeline it can wait for the stream.
         let answer = self.ask_now(&Request::TakeTimeline { zone })?;
         let Answer::Timeline { timeline } = answer else {
             return Err(unexpected("a request for a timeline", &answer));
@@ -188,7 +188,7 @@ impl Worker {
         device: DeviceRow,
         fds: &[OwnedFd],
     ) -> Result<Vec<SeatEnd>, ClientError> {
-        let Link::Up(session) = &mut self.link else {
+        let DaemonSession::Up(session) = &mut self.link else {
             return Ok(Vec::new());
         };
         let device = Box::new(device);
@@ -204,7 +204,7 @@ impl Worker {
         }
     }
 
-    /// The device topic that `topic` is forwarded to or from, its descriptors, and the zone, of which this process's seats are then.
+    /// Opens the device topic that a bridge forwards to or from `topic`. This process enters the topic's zone, if it is not in it.
     pub(super) fn open_device(
         &mut self,
         topic: String,

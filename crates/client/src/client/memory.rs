@@ -1,4 +1,4 @@
-//! Leases, and the pools they are in.
+//! The conductor's commands for leases, and for pools, their segments and mappings.
 
 use super::mapping::PoolMapping;
 use super::worker::{unexpected, unknown_zone, Worker};
@@ -49,7 +49,7 @@ impl Worker {
         Ok(ranges)
     }
 
-    /// A publisher writes in another pool, too.
+    /// Records that a publisher also writes in another pool.
     pub(super) fn write_in(&mut self, publisher: Member, pool: u32) -> Result<(), ClientError> {
         if let Some(member) = self.zone(publisher.zone)?.members.get_mut(&publisher) {
             member.leases.entry(pool).or_default();
@@ -57,7 +57,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Says where a publisher's memory can be asked for.
+    /// Sets the arenas from which `give_back_unused` takes a publisher's free memory.
     pub(super) fn set_arena(&mut self, publisher: Member, arena: Weak<dyn Arena>) {
         let book = self.zones.get_mut(&publisher.zone);
         if let Some(member) = book.and_then(|book| book.members.get_mut(&publisher)) {
@@ -65,7 +65,7 @@ impl Worker {
         }
     }
 
-    /// Gives back what the publishers of a pool that is full have leased and do not need.
+    /// Returns the free leased memory of this process's publishers in a pool that is full.
     pub(super) fn give_back_unused(&mut self, zone: ZoneId, pool: u32) -> Result<(), ClientError> {
         let arenas: Vec<(Member, Arc<dyn Arena>)> =
             self.zones.get(&zone).map_or_else(Vec::new, |book| {
@@ -111,7 +111,7 @@ impl Worker {
         }
         let answer = match self.ask(&Request::Pool { zone, pool }) {
             Ok((answer, _)) => answer,
-            // The daemon may have told of it before it died.
+            // A notice of the daemon may have described the pool before it died.
             Err(error) => {
                 let known = self.zone(zone)?.pools.get(&pool);
                 return known.map(|book| book.grant).ok_or(error);
@@ -129,7 +129,7 @@ impl Worker {
         Ok(grant)
     }
 
-    /// The pool's mapping with this access, with all the segments there are.
+    /// The pool's mapping for this access and CPU or GPU, with all segments that exist.
     pub(super) fn pool_mapping(
         &mut self,
         zone: ZoneId,
@@ -140,19 +140,19 @@ impl Worker {
         let known = self.zone(zone)?.pool(grant).mapping(access, at).cloned();
         let is_new = known.is_none();
         let mapping = match known {
-            // A publisher's may lack what came when there was none.
+            // A mapping for writing may lack segments that arrived, read-only, while this process had no publisher in the pool.
             Some(mapping) if access == Access::ReadOnly => return Ok(mapping),
             _ => self.reserve_pool(zone, grant, access, at)?,
         };
         let fetched = self.fetch_segments(zone, grant.pool, access == Access::ReadWrite);
         if fetched.is_err() && is_new && at != grant.domain {
-            // A GPU that cannot use another's memory must not be in the way of those that can.
+            // Remove it: a mapping that cannot be extended would make every later fetch for this pool fail.
             self.zone(zone)?.pool(grant).remove_mapping(&mapping);
         }
         fetched.map(|()| mapping)
     }
 
-    /// The pool's mapping with this access: addresses, if it is new, with nothing mapped there yet.
+    /// The pool's mapping for this access and CPU or GPU. A new one has addresses reserved and nothing mapped.
     pub(super) fn reserve_pool(
         &mut self,
         zone: ZoneId,
@@ -170,7 +170,7 @@ impl Worker {
         let cuda = self.config.pool.cuda.enabled;
         let watch = self.watch.clone();
         if grant.domain == Domain::Host && (at != Domain::Host || watch.is_some()) {
-            // Before a driver or a card knows the pages: the daemon must leave them as they are from now on.
+            // Before a driver or a card registers the pages: from then on the daemon must not move them.
             let request = Request::Pin {
                 zone,
                 pool: grant.pool,
@@ -189,7 +189,7 @@ impl Worker {
         Ok(mapping)
     }
 
-    /// Enters and maps segments that the daemon sent unasked. False: they have to be asked for.
+    /// Records and maps segments that the daemon sent in a notice. False: the caller must fetch segments, because some are missing.
     pub(super) fn enter_grown(
         &mut self,
         zone: ZoneId,
@@ -209,11 +209,11 @@ impl Worker {
         }
         book.enter(from, bytes, fds, writable)?;
         book.extend_mappings()?;
-        // A packet may not have held all of them.
+        // A full packet may not have had all segments.
         Ok(bytes.len() < MAX_PACKET_FDS)
     }
 
-    /// Maps what a pool has grown by, for writing too if this process publishes in it.
+    /// Maps the segments by which a pool has grown, also for writing if this process publishes in it.
     pub(super) fn sync_pool(&mut self, zone: ZoneId, pool: u32) -> Result<(), ClientError> {
         let zone_book = self.zone(zone)?;
         let to_write = zone_book.publishes_in(pool)
@@ -221,7 +221,7 @@ impl Worker {
         self.fetch_segments(zone, pool, to_write)
     }
 
-    /// Fetches and maps the segments of a pool that are not known yet, or not as they have to be.
+    /// Fetches and maps the segments of a pool that this process does not have, or with `to_write` has only for reading.
     fn fetch_segments(
         &mut self,
         zone: ZoneId,
@@ -232,7 +232,7 @@ impl Worker {
         loop {
             let zone_book = self.zone(zone)?;
             let publishes = zone_book.publishes_in(pool);
-            // Cards may want to know what can be written only.
+            // Some network cards register only memory that can be written.
             let writable = publishes || is_links;
             let Some(book) = zone_book.pools.get_mut(&pool) else {
                 return Err(ClientError::Protocol(format!(
@@ -244,7 +244,7 @@ impl Worker {
                     "only publishers of pool {pool} may write it"
                 )));
             }
-            // Also what an earlier attempt fetched and could not map.
+            // Also maps segments that an earlier attempt fetched and could not map.
             book.extend_mappings()?;
             let from = book.first_wanted(to_write);
             let request = Request::Segments {

@@ -1,9 +1,8 @@
-//! The process's side of the session with the daemon.
+//! The client's side of the session with the daemon.
 //!
-//! A *conductor* per node: one thread that owns the session's socket and all that is known of
-//! zones, pools, members and leases. Application threads send it commands and wait; it joins,
-//! leases and maps for them, and when the daemon dies it finds or starts the next one and hands
-//! everything back. Nothing here is on the way of a message.
+//! Each node has a *conductor*: one thread that owns the session's socket and the records of zones, pools, members and
+//! leases. Application threads send it commands and wait; it joins, leases and maps for them. When the daemon dies, it finds
+//! or starts the next one and hands everything back. Publishing and receiving normally do not use it.
 
 mod client_context;
 mod conductor;

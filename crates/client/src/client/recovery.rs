@@ -1,4 +1,4 @@
-//! Handing zones back to a daemon that did not make them.
+//! Hands back this process's zones, segments and members to a new daemon, which did not create them.
 
 use super::session::{CallError, Session};
 use super::worker::Worker;
@@ -7,8 +7,8 @@ use rgaps_session::{Answer, Member, Range, Request, MAX_PACKET_FDS, MAX_RANGES};
 use std::os::fd::AsFd;
 
 impl Worker {
-    /// Hands back all zones that are not lost, and has their pools looked at afterwards. A zone
-    /// that the daemon does not want is lost; only the end of the session is an error.
+    /// Hands back all zones that are not lost, and marks their pools as stale. A zone that the daemon refuses is lost from then on;
+    /// only the end of the session is an error.
     pub(super) fn hand_back(&mut self, session: &mut Session) -> Result<(), CallError> {
         for (id, book) in &self.zones {
             if book.view.lost().is_some() {
@@ -72,7 +72,7 @@ fn hand_back_zone(session: &mut Session, book: &ZoneBook) -> Result<(), CallErro
         if let Some(path) = kept.path.clone() {
             let member = *member;
             match session.call(&Request::Path { member, path }, &[]) {
-                // It is for listings only.
+                // A refusal does no harm: the path is for listings only.
                 Ok(_) | Err(CallError::Refused(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -92,7 +92,7 @@ fn hand_back_segments(session: &mut Session, book: &ZoneBook) -> Result<(), Call
             };
             match session.call(&request, fds) {
                 Ok(_) => {}
-                // Of this pool; another may be fine, and another client may have what it wants.
+                // Skip only this pool: the daemon may accept others, and another client may hand back good segments of this one.
                 Err(CallError::Refused(refusal)) => {
                     tracing::warn!(
                         pool,
@@ -114,7 +114,7 @@ fn claim(
     pool: u32,
     ranges: &[Range],
 ) -> Result<(), CallError> {
-    // A member without leases is claimed too.
+    // The loop sends at least one packet, so that a member without leases is claimed too.
     let mut left = ranges;
     loop {
         let (packet, rest) = left.split_at(left.len().min(MAX_RANGES));

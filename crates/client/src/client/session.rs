@@ -1,34 +1,33 @@
-//! One connection to one daemon: requests and their answers, one at a time, and what the daemon
-//! says in between.
+//! One connection to one daemon: sends requests one at a time, waits for each answer, and keeps the notices that arrive in
+//! between.
 
 use super::inherited::NotInherited;
 use super::ClientError;
 use rgaps_layout::{LAYOUT_VERSION, MAX_CLIENT_NAME};
 use rgaps_session::{
-    Answer, Channel, ClientPacket, Config, DaemonPacket, MpsControl, Notice, Refusal, Request,
-    SocketError, PROTOCOL_VERSION,
+    Answer, ClientPacket, Config, DaemonPacket, MpsControl, Notice, Refusal, Request,
+    SessionSocket, SocketError, PROTOCOL_VERSION,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Notices that wait to be looked at; a daemon that sends more while it owes an answer is broken.
+/// How many notices may wait. A daemon that sends more violates the protocol.
 const NOTICES_MAX: usize = 4096;
-/// How long a daemon may take over an answer: making a large segment whose pages are touched at
-/// once takes seconds.
+/// How long to wait for an answer. Creating a large segment takes seconds if the daemon touches its pages.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// After how long without an answer one looks whether the daemon's process is stopped.
+/// How long to wait for an answer before checking whether the daemon's process is stopped.
 const STOPPED_AFTER: Duration = Duration::from_secs(5);
 
 /// How a request failed.
 #[derive(Debug)]
 pub(super) enum CallError {
-    /// The daemon's no.
+    /// The daemon refused.
     Refused(Refusal),
-    /// The session has ended, or is of no use any more.
+    /// The session has ended, or must not be used again.
     Lost(String),
-    /// No answer in time, perhaps since this process, the daemon's, is stopped; the session must not be used again.
+    /// No answer in time; the session must not be used again. `stopped`: the daemon's process, if it is stopped.
     NoAnswer { stopped: Option<u32> },
     /// The request cannot be sent at all.
     Unsendable(SocketError),
@@ -39,16 +38,18 @@ pub(super) type ReceivedNotice = (Notice, Vec<OwnedFd>);
 
 #[derive(Debug)]
 pub(super) struct Session {
-    channel: NotInherited<Channel>,
+    channel: NotInherited<SessionSocket>,
     next_id: u64,
+    /// Notices that nobody has handled yet.
     notices: VecDeque<ReceivedNotice>,
+    /// Whether the daemon said that it ends, or was told to.
     stopping: bool,
 }
 
 impl Session {
     /// Introduces this process to a daemon that was just connected to.
     pub(super) fn open(
-        channel: Channel,
+        channel: SessionSocket,
         config: &Config,
         name: &str,
     ) -> Result<Session, ClientError> {
@@ -90,16 +91,16 @@ impl Session {
         }
     }
 
-    /// A process whose CUDA contexts are made through MPS says so: its end does not end its work.
+    /// Tells the daemon if this process uses CUDA through MPS: then its GPU work may outlive it.
     fn say_if_under_mps(&mut self) -> Result<(), ClientError> {
         let Some(control) = MpsControl::of_this_process() else {
             return Ok(());
         };
-        // MPS takes no directory that is no text, or the daemon could not be told of it.
+        // Lossy is enough: MPS accepts no directory that is not UTF-8.
         let pipe_directory = control.directory().to_string_lossy().into_owned();
         match self.call(&Request::UnderMps { pipe_directory }, &[]) {
             Ok(_) => Ok(()),
-            // Too long for MPS's sockets, too.
+            // The path is too long, also for MPS's own sockets.
             Err(CallError::Refused(refusal)) => {
                 tracing::warn!(%refusal, "the daemon refuses to use this process's MPS");
                 Ok(())
@@ -108,10 +109,9 @@ impl Session {
         }
     }
 
-    /// What the daemon still had to say when the session ended, and whether it said that it leaves
-    /// on purpose.
+    /// The notices that nobody has handled when the session ends, and whether the daemon was stopped on purpose.
     pub(super) fn last_words(&mut self) -> (VecDeque<ReceivedNotice>, bool) {
-        // Sending may have failed before all that had arrived was read; that this fails is no news.
+        // If sending failed, unread notices may have arrived. An error is expected: the session has ended.
         let _ = self.take_in();
         (std::mem::take(&mut self.notices), self.stopping)
     }
@@ -120,7 +120,7 @@ impl Session {
         self.notices.pop_front()
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for its answer.
     pub(super) fn call(
         &mut self,
         request: &Request,
@@ -160,7 +160,7 @@ impl Session {
         }
     }
 
-    /// Takes in what has arrived unasked, without waiting.
+    /// Reads the notices that have arrived, without waiting.
     pub(super) fn take_in(&mut self) -> Result<(), CallError> {
         loop {
             match self.channel.receive::<DaemonPacket>() {
@@ -175,7 +175,7 @@ impl Session {
         }
     }
 
-    /// Waits until the daemon, which was told to leave, has ended the session.
+    /// Waits until a daemon that was told to stop has ended the session.
     pub(super) fn wait_for_end(&mut self) -> Result<(), CallError> {
         self.stopping = true;
         let deadline = Instant::now() + ANSWER_TIMEOUT;
@@ -294,8 +294,7 @@ fn ended() -> CallError {
     CallError::Lost("its socket was closed".to_owned())
 }
 
-/// Waits until one of the descriptors is ready; false when the time is over. A signal does not
-/// end the wait.
+/// Waits until one of the descriptors is ready. False: the deadline has passed. A signal does not end the wait.
 pub(super) fn poll_until(
     polled: &mut [PollFd<'_>],
     deadline: Option<Instant>,
@@ -316,7 +315,7 @@ pub(super) fn poll_until(
     }
 }
 
-/// A name that a daemon takes: without control characters, cut to what fits.
+/// The name as the daemon accepts it: without control characters, and at most `MAX_CLIENT_NAME` bytes.
 fn shown_name(name: &str) -> String {
     let mut shown = String::new();
     for c in name.chars().filter(|c| !c.is_control()) {

@@ -1,4 +1,4 @@
-//! The conductor against a daemon that dies at every point.
+//! Tests of the conductor against a fake daemon that dies at chosen points.
 
 use super::fake_daemon::{Death, FakeDaemon, CAP_BYTES, SEGMENT_BYTES};
 use super::{ClientError, Conductor, Joined, PoolMapping};
@@ -65,7 +65,7 @@ pub(super) fn subscriber(node: &Conductor) -> Joined {
     node.join("t", "", None, SUBSCRIBER, None, None).unwrap()
 }
 
-/// What has not come by then does not come.
+/// How long a test waits for an event before it fails.
 const SOON: Duration = Duration::from_secs(120);
 
 pub(super) fn eventually(what: &str, condition: impl Fn() -> bool) {
@@ -180,7 +180,7 @@ fn a_pool_that_grows_is_mapped_as_it_grows() {
         writable: false,
     });
     eventually("mapped unasked", || reading.mapped() == SEGMENT_BYTES);
-    // More than fit in a packet, and no word about it.
+    // More than fit in a packet, and no notice.
     (0..40).for_each(|_| daemon.grow());
     node.sync_pool(zone, 0).unwrap();
     assert_eq!(reading.mapped(), 41 * SEGMENT_BYTES);
@@ -195,7 +195,7 @@ fn a_pool_that_grows_is_mapped_as_it_grows() {
     let mut read = [0; 5];
     reading.read(40 * SEGMENT_BYTES, &mut read).unwrap();
     assert_eq!(&read, b"hello");
-    // When it has left, what comes is for reading again; and the next one gets it all.
+    // After it has left, new segments are read-only; the next publisher gets all of them for writing.
     node.leave(writer.member).unwrap();
     daemon.grow();
     node.sync_pool(zone, 0).unwrap();
@@ -235,7 +235,7 @@ fn everything_is_handed_to_the_next_daemon() {
     let doorbell = node.take_doorbell(zone).unwrap();
     writing.write(39 * SEGMENT_BYTES, b"kept").unwrap();
     daemon.kill(false);
-    // Local traffic goes on.
+    // Mapped memory stays usable.
     writing.write(0, b"still").unwrap();
 
     let daemon = FakeDaemon::start(realm.socket(), Some(zone));
@@ -277,7 +277,7 @@ fn everything_is_handed_to_the_next_daemon() {
     assert_eq!(log[5], handed);
     assert_eq!(daemon.state().zone.as_ref().unwrap().segments.len(), 40);
     assert!(writer.zone.lost().is_none());
-    // And life goes on with the new one: it grows the same pool.
+    // The new daemon can grow the same pool.
     daemon.grow();
     node.sync_pool(zone, 0).unwrap();
     assert_eq!(writing.mapped(), 41 * SEGMENT_BYTES);
@@ -423,7 +423,7 @@ fn a_daemon_that_was_stopped_is_not_waited_for() {
         .unwrap_err();
     assert!(matches!(error, ClientError::Stopped), "{error}");
     node.leave(reader.member).unwrap();
-    // Another that somebody starts is found.
+    // The node finds a daemon that somebody else starts.
     let daemon = realm.daemon();
     eventually("found", || {
         node.join("u", "", None, SUBSCRIBER, None, None).is_ok()
@@ -478,14 +478,14 @@ fn a_forked_child_is_refused_and_leaves_everything_alone() {
     );
     node.lease(joined.member, 0, GRANULE_BYTES).unwrap();
     let base = mapping.base();
-    // SAFETY: only this thread lives on in the child; it touches no lock that another may have
-    // held (the daemon's, or the standard output's) and ends by `_exit`.
+    // SAFETY: only this thread exists in the child. It takes no lock that another thread may have held (the daemon's, or the
+    // standard output's), and ends by `_exit`.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
         let refused = matches!(node.leave(joined.member), Err(ClientError::Forked));
-        // The child has the pool's addresses reserved, so nothing of its own comes to lie there.
-        // SAFETY: this call replaces nothing that is mapped.
+        // The pool's addresses must still be reserved in the child, so that no mapping of its own can get them.
+        // SAFETY: with MAP_FIXED_NOREPLACE the call replaces no mapping.
         let own = unsafe {
             libc::mmap(
                 base as *mut libc::c_void,
@@ -498,17 +498,17 @@ fn a_forked_child_is_refused_and_leaves_everything_alone() {
         };
         let reserved = own == libc::MAP_FAILED;
         drop((node, joined, mapping));
-        // SAFETY: ends the child.
+        // SAFETY: ends the child without running the parent's handlers.
         unsafe { libc::_exit(if refused && reserved { 7 } else { 1 }) };
     }
     let mut status = 0;
-    // SAFETY: `status` is ours.
+    // SAFETY: `status` is a local variable that lives during the call.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert!(
         libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7,
         "status {status:#x}"
     );
-    // The parent has lost nothing by it.
+    // The child changed nothing in the parent.
     node.lease(joined.member, 0, GRANULE_BYTES).unwrap();
     mapping.write(0, b"fine").unwrap();
     drop(node);

@@ -1,4 +1,4 @@
-//! ZoneTimelines on streams: points that the streams of this process reach, and waits for those of others.
+//! Timelines on streams: queues points on the streams of this process, and waits for points of other processes.
 //!
 //! See `docs/decisions/0009-streams.md`.
 
@@ -14,10 +14,10 @@ use std::mem::offset_of;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Streams of a zone that have a timeline at once. One more takes over that of a stream whose points
-/// have all passed.
+/// How many streams of a zone have a timeline at once. A further stream takes over the timeline of one whose points have all
+/// passed.
 const LINES_MAX: usize = 64;
-/// The last point of a tenure.
+/// The last count of a tenure: the lower 32 bits of a timeline count, the upper ones are its tenure.
 const COUNT_END: u64 = u32::MAX as u64;
 
 /// A zone's timelines, as this process uses them on its GPUs.
@@ -27,10 +27,9 @@ pub(crate) struct ZoneTimelines {
     storage: Shared,
     zone: ZoneId,
     lines: Mutex<HashMap<u64, Arc<Mutex<Line>>>>,
-    /// GPUs that are used, with their contexts, and whether streams there can write and wait for
-    /// numbers.
+    /// The GPUs in use, with their contexts, and whether streams there can write numbers and wait for them.
     able: Mutex<HashMap<GpuUuid, (Arc<Context>, bool)>>,
-    /// Whether somebody looks whether a context is lost that has points queued.
+    /// Whether the watch thread checks if a context with queued points is lost.
     is_watched: AtomicBool,
 }
 
@@ -61,9 +60,9 @@ impl ZoneTimelines {
         context: &Arc<Context>,
     ) -> Result<ZoneTimelines, CudaError> {
         memory_operations_work(context)?;
-        // SAFETY: the table lies in the control segment, which is mapped for writing.
+        // SAFETY: the control segment is mapped for `CONTROL_BYTES`, and the layout places the table in it.
         let start = unsafe { zone.control().add(TIMELINE_TABLE_OFFSET as usize) };
-        // SAFETY: whole pages of the control segment, which outlives the result as the caller says.
+        // SAFETY: the table is whole pages of the control segment, which the caller promises to keep mapped until the result is dropped.
         let table = unsafe {
             Registered::new(
                 context.clone(),
@@ -73,8 +72,8 @@ impl ZoneTimelines {
         };
         Ok(ZoneTimelines {
             table,
-            // SAFETY: the control segment is mapped for writing until the result is dropped, as our caller promises; all who
-            // use it access it as atomics.
+            // SAFETY: the caller promises that the control segment stays mapped, for writing, until the result is dropped. All
+            // processes access it only as atomics.
             storage: unsafe { Shared::new(zone.control().as_ptr(), CONTROL_BYTES) },
             zone: zone.id(),
             lines: Mutex::default(),
@@ -86,7 +85,7 @@ impl ZoneTimelines {
         })
     }
 
-    /// Whether streams of this GPU can be ordered, found out by doing it once.
+    /// Whether streams of this GPU can be ordered. The first call for a GPU tests it.
     pub(super) fn is_able(&self, context: &Arc<Context>) -> bool {
         let mut able = self.able.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = able.entry(context.device().uuid).or_insert_with(|| {
@@ -99,7 +98,7 @@ impl ZoneTimelines {
         entry.1
     }
 
-    /// A point behind all work queued on a stream so far; none if it had to be waited for.
+    /// Queues a point behind all work queued on a stream so far. [`Point::NONE`]: this waited for the work instead.
     pub(super) fn point(
         &self,
         client: &ClientContext,
@@ -119,13 +118,13 @@ impl ZoneTimelines {
             timeline: line.timeline,
             value: line.last + 1,
         };
-        // SAFETY: a word of the table, which is registered and mapped as long as the zone is; who
-        // drops that has waited for the points. All who read it do so atomically.
+        // SAFETY: the address is a word of the table, which stays registered and mapped as long as the zone. Members wait for their
+        // points before they drop the zone. All readers read the word atomically.
         unsafe { on.write_value(self.address(point.timeline), point.value)? };
         line.last = point.value;
         drop(line);
-        // A load where somebody watches already. Whoever stops watching looks at the lines after he
-        // said so, and so sees this point, or we see that he stopped.
+        // `is_watched_still` clears the flag, fences, then checks the lines again; here the point comes first, then the fence, then
+        // the flag. So either that check sees this point, or this load sees that the flag is cleared. If watched, this is one load.
         fence(Ordering::SeqCst);
         if !self.is_watched.load(Ordering::Relaxed) && !self.is_watched.swap(true, Ordering::SeqCst)
         {
@@ -134,7 +133,7 @@ impl ZoneTimelines {
         Ok(point)
     }
 
-    /// Whether points are queued, so that their contexts have to be looked at further.
+    /// Whether points are queued, so that the watch thread must go on checking their contexts. Otherwise clears the flag.
     pub(super) fn is_watched_still(&self) -> bool {
         if self.is_pending() {
             return true;
@@ -148,20 +147,20 @@ impl ZoneTimelines {
     fn is_pending(&self) -> bool {
         self.lines().values().any(|line| match line.try_lock() {
             Ok(line) => progress(&self.storage, line.point()) == Progress::Pending,
-            // Somebody queues a point on it just now.
+            // Another thread is queuing a point on it.
             Err(_) => true,
         })
     }
 
-    /// Asks the driver whether a context of a GPU that is used is lost.
+    /// Asks the driver whether the context of any GPU in use is lost.
     pub(super) fn is_a_context_lost(&self) -> bool {
         self.contexts().iter().any(|context| context.is_lost())
     }
 
-    /// Waits for the work of those contexts that are not lost.
+    /// Waits for the work of all contexts that are not lost.
     pub(super) fn finish_others(&self) {
         for context in self.contexts() {
-            // An error is of a context that is lost, too.
+            // An error means that this context is lost, so its work has ended.
             let _ = context.synchronize();
         }
     }
@@ -175,28 +174,28 @@ impl ZoneTimelines {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a stream wait until a point has passed, or is aborted. Nothing is queued if it has.
+    /// Makes a stream wait until a point has passed or is aborted. Queues nothing if that is so already.
     pub(crate) fn wait_on(&self, on: &OnStream<'_>, point: Point) -> Result<(), CudaError> {
         if progress(&self.storage, point) != Progress::Pending {
             return Ok(());
         }
-        // SAFETY: `progress` found that there is such a timeline: a word of the table, which is registered and mapped as long
-        // as the zone is. All who write it do so atomically.
+        // SAFETY: `progress` found that the timeline exists, so the address is a word of the table, which stays registered and mapped as
+        // long as the zone. All writers write the word atomically.
         unsafe { on.wait_value(self.address(point.timeline), point.value) }
     }
 
-    /// Where GPUs of this process find a timeline.
+    /// The device address of a timeline's value, for GPUs of this process.
     pub(crate) fn address(&self, timeline: u32) -> u64 {
         let at = timeline as usize * size_of::<Timeline>() + offset_of!(Timeline, value);
         self.table.device_address() + at as u64
     }
 
-    /// Forgets all timelines of this process: the daemon has ended them.
+    /// Forgets all timelines of this process, after the daemon has ended them.
     pub(crate) fn forget(&self) {
         self.lines().clear();
     }
 
-    /// The stream's timeline. None: there is none to be had now.
+    /// The stream's timeline; takes one if it has none. None: no timeline is free, or there is no daemon.
     fn line(&self, conductor: &Conductor, id: u64) -> Option<Arc<Mutex<Line>>> {
         let mut lines = self.lines();
         if let Some(line) = lines.get(&id) {
@@ -223,7 +222,7 @@ impl ZoneTimelines {
         Some(line)
     }
 
-    /// The timeline of a stream whose points have passed and that nobody queues one on now.
+    /// The timeline of a stream, if all its points have passed and no thread is queuing one.
     fn idle(&self, id: u64, line: &Arc<Mutex<Line>>) -> Option<(u64, Line)> {
         if Arc::strong_count(line) > 1 {
             return None;
@@ -244,12 +243,12 @@ impl ZoneTimelines {
         let view = timeline(&self.storage, index)?;
         Some(Line {
             timeline: index,
-            // The daemon left it at the start of our tenure.
+            // The daemon has set the value to the start of this tenure; points count from there.
             last: view.value().load(Ordering::Acquire) >> 32 << 32,
         })
     }
 
-    /// Gives a timeline back that has counted as far as it can, after its last point.
+    /// Returns a timeline whose tenure is used up, after waiting for its last point.
     fn renew(
         &self,
         conductor: &Conductor,
@@ -270,7 +269,7 @@ impl ZoneTimelines {
     }
 }
 
-/// Streams are waited for on the CPU from now on; said once per zone or GPU.
+/// Warns, once per zone or GPU, that publishing and releasing wait for streams on the CPU.
 pub(super) fn warn_of(error: &CudaError) {
     tracing::warn!(
         %error,

@@ -1,7 +1,7 @@
 //! The conductor's thread: its state, its loop, and what each command does.
 
 use super::conductor::Command;
-use super::daemon_session::Link;
+use super::daemon_session::DaemonSession;
 use super::mapping::LazyDriver;
 use super::session::{poll_until, CallError, ReceivedNotice, Session};
 use super::zone_records::ZoneBook;
@@ -18,25 +18,25 @@ use std::time::{Duration, Instant};
 
 /// How long a command may take when the daemon is away.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a request is sent that costs the daemon its life each time.
+/// How often to send a request if the session ends each time: the request itself may crash the daemon.
 const SENDS_MAX: u32 = 3;
 /// Pause before a daemon that recovers is asked again.
 const RECOVERING_PAUSE: Duration = Duration::from_millis(10);
 
-/// All that the conductor's thread owns.
+/// The state of the conductor's thread.
 pub(super) struct Worker {
     pub(super) config: Config,
     pub(super) name: String,
     pub(super) bin_dirs: Vec<PathBuf>,
-    pub(super) link: Link,
+    pub(super) link: DaemonSession,
     pub(super) zones: BTreeMap<ZoneId, ZoneBook>,
-    /// Pools that may have segments that we do not know of.
+    /// Pools that may have segments that this process has not mapped.
     pub(super) stale_pools: BTreeSet<(ZoneId, u32)>,
-    /// Until when what is being done may wait for a daemon.
+    /// Until when the current command may wait for a daemon.
     pub(super) deadline: Instant,
     pub(super) driver: LazyDriver,
     pub(super) guard: ForkGuard,
-    /// Who hears of host memory that is mapped.
+    /// The observer of mapped memory. None: nothing is reported.
     pub(super) watch: Option<Arc<dyn HostMemory>>,
 }
 
@@ -53,7 +53,7 @@ impl Worker {
             config,
             name,
             bin_dirs,
-            link: Link::Up(session),
+            link: DaemonSession::Up(session),
             zones: BTreeMap::new(),
             stale_pools: BTreeSet::new(),
             deadline: Instant::now(),
@@ -63,8 +63,8 @@ impl Worker {
         }
     }
 
-    /// Serves commands until there can be no more, then leaves everything. `wake` is an eventfd
-    /// that is written after each command is sent, and when the sender is gone.
+    /// Runs commands until their sender is dropped, then leaves all topics. `wake` is an eventfd that the sender writes after each
+    /// command, and after it drops the channel.
     pub(super) fn run(mut self, commands: &Receiver<Command>, wake: &OwnedFd) {
         loop {
             match commands.try_recv() {
@@ -85,48 +85,49 @@ impl Worker {
     fn wait(&mut self, wake: &OwnedFd) {
         let mut polled = vec![PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN)];
         let deadline = match &self.link {
-            Link::Up(session) => {
+            DaemonSession::Up(session) => {
                 polled.push(PollFd::from_borrowed_fd(session.as_fd(), PollFlags::IN));
                 None
             }
-            Link::Down(down) => Some(down.next_attempt),
+            DaemonSession::Down(down) => Some(down.next_attempt),
         };
         let ready = poll_until(&mut polled, deadline);
         let events: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(polled);
         if let Err(error) = ready {
-            // Out of memory for the call; anything else would be a mistake in the call itself.
+            // Only possible without memory for the call.
             tracing::warn!(%error, "poll failed");
             std::thread::sleep(RECOVERING_PAUSE);
         }
         if events[0] {
-            // An eventfd that was seen readable gives its count at once; the commands are
-            // looked for after this, so none is missed.
+            // Does not block, since the eventfd is readable. `run` looks for commands after this, so it misses none.
             let _ = rustix::io::read(wake, &mut [0u8; 8]);
         }
         match &mut self.link {
-            Link::Up(session) if events.get(1) == Some(&true) => {
+            DaemonSession::Up(session) if events.get(1) == Some(&true) => {
                 if let Err(error) = session.take_in() {
                     self.lose(reason(error));
                 }
             }
-            Link::Down(down) if !events[0] && down.next_attempt <= Instant::now() => self.attempt(),
+            DaemonSession::Down(down) if !events[0] && down.next_attempt <= Instant::now() => {
+                self.attempt()
+            }
             _ => {}
         }
     }
 
-    /// Acts on what the daemon said unasked.
+    /// Handles the daemon's notices, and fetches the segments of stale pools.
     fn heed_daemon(&mut self) {
-        while let Link::Up(session) = &mut self.link {
+        while let DaemonSession::Up(session) = &mut self.link {
             match session.next_notice() {
-                Some(news) => self.heed(news),
+                Some(notice) => self.heed(notice),
                 None => break,
             }
         }
-        if matches!(self.link, Link::Down(_)) {
+        if matches!(self.link, DaemonSession::Down(_)) {
             return;
         }
-        // Nobody waits for this, and if the daemon dies over it, its successor is asked.
+        // Do not wait for a daemon here: no caller needs this. The next daemon's hand-back makes all pools stale again.
         self.deadline = Instant::now();
         while let Some((zone, pool)) = self.stale_pools.pop_first() {
             let known = self.zones.get(&zone).and_then(|book| book.pools.get(&pool));
@@ -143,7 +144,7 @@ impl Worker {
         }
     }
 
-    /// Acts on one notice, as far as that takes no daemon; the rest is done by `heed_daemon`.
+    /// Handles one notice. Leaves what may need the daemon's answer, fetching segments, to `heed_daemon`.
     pub(super) fn heed(&mut self, (notice, fds): ReceivedNotice) {
         match notice {
             Notice::PoolGrown {
@@ -161,7 +162,7 @@ impl Worker {
                     self.stale_pools.insert((zone, pool));
                 }
             }
-            // A zone that was left meanwhile needs no pools.
+            // Without records of the zone this process needs no pool in it.
             Notice::TopicPool { zone, pool } if self.zones.contains_key(&zone) => {
                 let book = self.zones.get_mut(&zone);
                 let wanted = book.is_some_and(|book| {
@@ -182,14 +183,14 @@ impl Worker {
                 }
             }
             Notice::Mismatch { topic, reason } => tracing::warn!(topic, "{reason}"),
-            Notice::Stopping if matches!(self.link, Link::Up(_)) => {
+            Notice::Stopping if matches!(self.link, DaemonSession::Up(_)) => {
                 self.lose("it was stopped".to_owned());
             }
             Notice::TopicPool { .. } | Notice::Stopping => {}
         }
     }
 
-    /// Leaves everything, as far as there is a daemon to leave.
+    /// Leaves all topics and returns doorbells and timelines, if there is a daemon.
     fn close(&mut self) {
         let members: Vec<Member> = self
             .zones
@@ -214,7 +215,7 @@ impl Worker {
                 tracing::debug!(%error, doorbell, "returning a doorbell failed");
             }
         }
-        // Members have waited for their points before they left.
+        // No points are queued on timelines: members waited for them before they left.
         let taken = |(zone, book): (&ZoneId, &ZoneBook)| {
             let zone = *zone;
             let timelines = book.timelines.iter();
@@ -230,8 +231,8 @@ impl Worker {
         }
     }
 
-    /// Asks the daemon; if it dies over the question, asks the next one, which knows nothing of
-    /// it: what was not claimed when things were handed back, was never done.
+    /// Sends a request and returns the answer. If the session ends before the answer, sends the request again to the next daemon. That
+    /// is safe: a daemon drops whatever this process did not claim in the hand-back, so the first request had no effect.
     pub(super) fn ask(&mut self, request: &Request) -> Result<(Answer, Vec<OwnedFd>), ClientError> {
         let mut sends_left = SENDS_MAX;
         loop {
@@ -256,7 +257,7 @@ impl Worker {
                     }
                 }
                 Err(error @ CallError::NoAnswer { .. }) => {
-                    // A late answer to this would be taken for one to the next request.
+                    // End the session: a late answer would be mistaken for the answer to the next request.
                     self.lose("it did not answer".to_owned());
                     return Err(error.into());
                 }
@@ -265,9 +266,9 @@ impl Worker {
         }
     }
 
-    /// Asks the daemon if there is a session with it; neither waits for one nor asks again.
+    /// Sends a request and returns the answer. Fails at once without a session, and does not send again.
     pub(super) fn ask_now(&mut self, request: &Request) -> Result<Answer, ClientError> {
-        let Link::Up(session) = &mut self.link else {
+        let DaemonSession::Up(session) = &mut self.link else {
             return Err(ClientError::DaemonLost {
                 reason: "there is no session now".to_owned(),
             });
@@ -283,13 +284,13 @@ impl Worker {
         }
     }
 
-    /// Tells the daemon that something is given up, which the book does not have any more. If
-    /// there is none, the next daemon sees that it is not claimed.
+    /// Tells the daemon that this process gives something up. The caller has removed it from the records, so without a daemon
+    /// this succeeds: this process does not claim it from the next one.
     pub(super) fn give_up(&mut self, request: &Request) -> Result<(), ClientError> {
         let lost = zone_of(request)
             .and_then(|zone| self.zones.get(&zone))
             .is_none_or(|book| book.view.lost().is_some());
-        let Link::Up(session) = &mut self.link else {
+        let DaemonSession::Up(session) = &mut self.link else {
             return Ok(());
         };
         if lost {
@@ -309,14 +310,14 @@ impl Worker {
         self.zones.get_mut(&zone).ok_or_else(|| unknown_zone(zone))
     }
 
-    /// Has the daemon leave, and waits until it has.
+    /// Stops the daemon, and waits until it has ended.
     pub(super) fn stop_daemon(&mut self) -> Result<(), ClientError> {
         let session = self.ensure_up()?;
         let stopped = session
             .call(&Request::Stop, &[])
             .and_then(|_| session.wait_for_end());
         match stopped {
-            // It may be gone before its answer is.
+            // The daemon may end before its answer arrives.
             Ok(()) | Err(CallError::Lost(_)) => {
                 self.lose("it was stopped".to_owned());
                 Ok(())
@@ -345,7 +346,7 @@ pub(super) fn unknown_zone(zone: ZoneId) -> ClientError {
     ClientError::Protocol(format!("this process has not joined zone {zone:032x}"))
 }
 
-/// The zone that a request is about; none for a join, which may make one.
+/// The zone that must not be lost for this request. None: the request names no zone (a join), or works without one.
 fn zone_of(request: &Request) -> Option<ZoneId> {
     match request {
         Request::Leave(member)

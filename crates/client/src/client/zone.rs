@@ -1,4 +1,4 @@
-//! A zone as this process has it.
+//! [`ZoneView`]: a zone as this process maps it.
 
 use super::inherited::NotInherited;
 use super::timelines::{warn_of, ZoneTimelines};
@@ -14,19 +14,20 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// A zone: its control segment, mapped whole and for writing, and the registry, on which a lock
-/// says to the next daemon that this process lives.
+/// A zone: its control segment, mapped whole and for writing, and its registry. This process holds a lock on one byte of the
+/// registry, by which the next daemon sees that the process lives.
 pub(crate) struct ZoneView {
     id: ZoneId,
     grant: ZoneGrant,
-    // Not dropped in a forked child: there the mapping is not, and the numbers are others'.
+    // Not dropped in a forked child, which lacks the mapping, and where other files may have the descriptors' numbers.
     control: ManuallyDrop<SharedMap>,
     control_fd: ManuallyDrop<NotInherited<OwnedFd>>,
     registry: ManuallyDrop<NotInherited<OwnedFd>>,
-    /// None: streams are waited for on the CPU.
+    /// The timelines on streams. Some(None): streams cannot be ordered, and publishing waits on the CPU.
     order: ManuallyDrop<OnceLock<Option<ZoneTimelines>>>,
+    /// Why no daemon serves the zone any more. Unset: one does.
     lost: OnceLock<String>,
-    /// A context of this process is lost, and the daemon knows.
+    /// A CUDA context of this process is lost, and the daemon was told or is being told.
     gpu_lost: AtomicBool,
     guard: ForkGuard,
 }
@@ -42,7 +43,7 @@ impl fmt::Debug for ZoneView {
 }
 
 impl ZoneView {
-    /// Checks and maps what came with a join, and takes the lock.
+    /// Checks and maps the descriptors that came with a join, and takes the lock on the registry.
     pub(super) fn new(
         id: ZoneId,
         grant: ZoneGrant,
@@ -67,12 +68,12 @@ impl ZoneView {
         })
     }
 
-    /// Which.
+    /// The zone's random number.
     pub(crate) fn id(&self) -> ZoneId {
         self.id
     }
 
-    /// This process's place in it.
+    /// This process's index and random number in the registry.
     pub(crate) fn grant(&self) -> ZoneGrant {
         self.grant
     }
@@ -84,30 +85,29 @@ impl ZoneView {
         self.control.base()
     }
 
-    /// ZoneTimelines on the streams of a GPU, made when it is first wanted. None: it does not work there, and
-    /// streams are waited for on the CPU.
+    /// The zone's timelines for streams of a GPU, made on first use. None: streams of that GPU cannot be ordered, and callers wait for
+    /// them on the CPU.
     pub(crate) fn order(&self, context: &Arc<Context>) -> Option<&ZoneTimelines> {
         let order = self.order.get_or_init(|| {
-            // SAFETY: `order` is dropped before the control segment is unmapped.
+            // SAFETY: `drop` drops `order` before it unmaps the control segment, and a forked child drops neither.
             let order = unsafe { ZoneTimelines::new(self, context) };
             order.inspect_err(warn_of).ok()
         });
         order.as_ref().filter(|order| order.is_able(context))
     }
 
-    /// The zone's order on streams, if there is any.
+    /// The zone's timelines, if a stream has used them. None: no stream has, or they do not work.
     pub(crate) fn known_order(&self) -> Option<&ZoneTimelines> {
         self.order.get()?.as_ref()
     }
 
-    /// Tells the daemon, once, that a context of this process is lost: its work has ended, and nobody
-    /// is to wait for it.
+    /// Tells the daemon, once, that a CUDA context of this process is lost: its work has ended, so others must not wait for it.
     pub(crate) fn gpu_is_lost(&self, conductor: &Conductor) {
         if self.gpu_lost.swap(true, Ordering::AcqRel) {
             return;
         }
         tracing::error!("this process's CUDA context is lost; its unfinished messages are aborted");
-        // On other GPUs work may still use blocks that others are about to be given.
+        // The daemon will free all blocks that this process's GPU work holds, so first finish the work on its other GPUs.
         if let Some(order) = self.known_order() {
             order.finish_others();
         }
@@ -119,18 +119,18 @@ impl ZoneView {
         }
     }
 
-    /// Whether a context of this process is lost.
+    /// Whether a CUDA context of this process is lost.
     pub(crate) fn is_gpu_lost(&self) -> bool {
         self.gpu_lost.load(Ordering::Acquire)
     }
 
-    /// How the zone was lost, if it was: no daemon serves it any more.
+    /// Why no daemon serves the zone any more. None: the zone is not lost.
     pub(crate) fn lost(&self) -> Option<&str> {
         self.lost.get().map(String::as_str)
     }
 
     pub(super) fn set_lost(&self, reason: &str) {
-        // The first reason is the one that explains the others.
+        // Keep the first reason; it explains later ones.
         let _ = self.lost.set(reason.to_owned());
     }
 
@@ -147,14 +147,14 @@ impl ZoneView {
         self.control_fd.as_fd()
     }
 
-    /// The registry for handing back: another opening of the file, so that the daemon, while it
-    /// has it, does not share our lock and keep it when we die.
+    /// Opens the registry again for handing it back. The lock belongs to the open file: with a duplicate of this process's descriptor
+    /// the daemon would keep the lock after this process has died.
     pub(super) fn registry_to_hand_back(&self) -> Result<OwnedFd, ClientError> {
         let path = format!("/proc/self/fd/{}", self.registry.as_fd().as_raw_fd());
         let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
         match rustix::fs::open(path, flags, rustix::fs::Mode::empty()) {
             Ok(fd) => Ok(fd),
-            // No /proc here: then the daemon's copy lives as short as the daemon makes it.
+            // Without /proc send a duplicate: the lock then outlives this process until the daemon closes the duplicate.
             Err(_) => rustix::io::fcntl_dupfd_cloexec(self.registry.as_fd(), 3)
                 .map_err(ClientError::system("fcntl(F_DUPFD_CLOEXEC)")),
         }
@@ -166,7 +166,7 @@ impl Drop for ZoneView {
         if self.guard.is_child() {
             return;
         }
-        // SAFETY: each is dropped once, here, and not used again.
+        // SAFETY: `drop` runs once, only `drop` drops these fields, and nothing uses them afterwards. `order` goes before `control`.
         unsafe {
             ManuallyDrop::drop(&mut self.order);
             ManuallyDrop::drop(&mut self.control);
@@ -177,9 +177,8 @@ impl Drop for ZoneView {
 }
 
 fn check_header(map: &SharedMap, id: ZoneId) -> Result<(), ClientError> {
-    // SAFETY: the mapping is longer than the header and aligned to a page; the copy is taken
-    // whole, and whatever it holds are valid integers. The daemon wrote it before it sent the
-    // descriptor; a member that scribbles over it now is caught or not, but does no harm here.
+    // SAFETY: `map` is longer than the header and aligned to a page, and every bit pattern is a valid header of integers. The daemon
+    // wrote the header before it sent the descriptor. If another member overwrites it meanwhile, only the check below may fail.
     let header: ControlHeader = unsafe { map.base().cast::<ControlHeader>().read_volatile() };
     if header.magic != CONTROL_MAGIC
         || header.version != LAYOUT_VERSION
@@ -193,8 +192,8 @@ fn check_header(map: &SharedMap, id: ZoneId) -> Result<(), ClientError> {
     Ok(())
 }
 
-/// A read lock on one byte, of the open file: it ends when the last descriptor of this opening
-/// is closed, so at the latest with this process.
+/// Takes a read lock on one byte for the open file (OFD lock). The lock ends when the last descriptor of this open file is closed, at
+/// the latest with this process.
 fn lock_byte(fd: BorrowedFd<'_>, byte: u64) -> Result<(), ClientError> {
     // SAFETY: an all-zero `flock` is a valid value of that plain struct.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -203,7 +202,7 @@ fn lock_byte(fd: BorrowedFd<'_>, byte: u64) -> Result<(), ClientError> {
     lock.l_start = byte as _;
     lock.l_len = 1;
     loop {
-        // SAFETY: the descriptor is open and `lock` is a valid `flock`, as F_OFD_SETLK wants.
+        // SAFETY: `fd` is borrowed, so it is open, and `lock` is the valid `flock` that F_OFD_SETLK reads.
         if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &lock) } == 0 {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What the conductor knows of its zones: enough to hand everything back to another daemon.
+//! The conductor's records of its zones, pools and members: everything that it must hand back to the next daemon.
 
 use super::mapping::PoolMapping;
 use super::{ClientError, ZoneView};
@@ -9,34 +9,34 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
-/// A zone's page in the book.
+/// The records of one zone.
 pub(super) struct ZoneBook {
     pub(super) view: Arc<ZoneView>,
     pub(super) pools: BTreeMap<u32, PoolBook>,
     pub(super) members: HashMap<Member, MemberBook>,
-    /// Taken for wait sets.
+    /// Doorbells of this process's wait sets.
     pub(super) doorbells: BTreeSet<u32>,
-    /// Taken for streams.
+    /// Timelines of this process's streams.
     pub(super) timelines: BTreeSet<u32>,
 }
 
 /// A publisher or subscriber of this process.
 #[derive(Default)]
 pub(super) struct MemberBook {
-    /// What a publisher has leased, by pool: its own, and those that it copies to.
+    /// A publisher's leases by pool: its own pool, and those that it copies to. Empty for a subscriber.
     pub(super) leases: BTreeMap<u32, Vec<Range>>,
-    /// The pool that a subscriber reads in, if it is one of its own.
+    /// The pool that a subscriber reads in. None: it reads messages in the topic's pool.
     pub(super) reads: Option<u32>,
-    /// How a subscriber's messages reach it, for listings.
+    /// How a subscriber's messages reach it, for listings. None: it has reported nothing.
     pub(super) path: Option<String>,
-    /// The allocator over it.
+    /// The allocators over a publisher's leases.
     pub(super) arena: Option<Weak<dyn Arena>>,
 }
 
-/// What a publisher has leased and cut into blocks. Weak references to it are followed on the
-/// conductor's thread, so dropping one must not wait for the conductor.
+/// A publisher's leased memory, cut into blocks. The conductor's thread upgrades weak references to it and may drop the last strong
+/// one, so dropping it must not wait for the conductor.
 pub(crate) trait Arena: Send + Sync {
-    /// Takes out what no message needs of a pool, to be given back.
+    /// Takes the free memory of a pool out of the allocator, for the caller to return to the daemon.
     fn take_free(&self, pool: u32) -> Vec<Range>;
 }
 
@@ -51,53 +51,51 @@ impl ZoneBook {
         }
     }
 
-    /// The pool's page, made if need be. The first word on it holds: a pool does not change.
+    /// The records of a pool, made if there are none. Keeps the first grant: a pool's number, domain and cap never change.
     pub(super) fn pool(&mut self, grant: &PoolGrant) -> &mut PoolBook {
         self.pools
             .entry(grant.pool)
             .or_insert_with(|| PoolBook::new(*grant))
     }
 
-    /// Whether this process publishes in the pool, so that it may have it for writing.
+    /// Whether this process has a publisher that writes in the pool, so that it may map the pool for writing.
     pub(super) fn publishes_in(&self, pool: u32) -> bool {
         self.members
             .values()
             .any(|member| member.leases.contains_key(&pool))
     }
 
-    /// Whether messages are read in the pool here: a subscriber that reads elsewhere needs it only for
-    /// those that were not copied.
+    /// Whether a member of this process may read messages in the pool. Does not count a subscriber that reads in another pool: it maps
+    /// this one when a message has no replica there.
     pub(super) fn reads_in(&self, pool: u32) -> bool {
         let mut members = self.members.values();
         members.any(|member| member.reads.is_none_or(|reads| reads == pool))
     }
 
-    /// Whether anything of this process is in the zone still.
+    /// Whether this process has no member and no doorbell in the zone.
     pub(super) fn is_empty(&self) -> bool {
         self.members.is_empty() && self.doorbells.is_empty()
     }
 }
 
-/// A pool's page in the book: its segments' descriptors, kept for a daemon to come, and how they
-/// are mapped.
+/// The records of a pool: its segments' descriptors, kept to hand them back to the next daemon, and its mappings.
 pub(super) struct PoolBook {
     pub(super) grant: PoolGrant,
     segments: Vec<KnownSegment>,
-    /// One for each access and each CPU or GPU that uses the pool.
+    /// One mapping for each access and each CPU or GPU that uses the pool.
     mappings: Vec<Mapped>,
 }
 
 struct KnownSegment {
     fd: OwnedFd,
     bytes: u64,
-    /// Whether the descriptor can be written through. Those that came while this process had no
-    /// publisher in the pool cannot.
+    /// Whether the descriptor allows writing. Descriptors that arrived while this process had no publisher in the pool do not.
     writable: bool,
 }
 
 struct Mapped {
     mapping: Arc<PoolMapping>,
-    /// Of `PoolBook::segments`, mapped so far.
+    /// How many of `PoolBook::segments` are mapped.
     segments: usize,
 }
 
@@ -110,7 +108,7 @@ impl PoolBook {
         }
     }
 
-    /// Descriptors of the segments that are known, in order.
+    /// The descriptors of all segments that this process has, in order.
     pub(super) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.segments
             .iter()
@@ -118,7 +116,7 @@ impl PoolBook {
             .collect()
     }
 
-    /// Number of the first segment that is not known, or not as it has to be.
+    /// Number of the first segment that this process does not have, or with `to_write` has only for reading.
     pub(super) fn first_wanted(&self, to_write: bool) -> u32 {
         let known = self
             .segments
@@ -148,20 +146,20 @@ impl PoolBook {
             .retain(|mapped| !Arc::ptr_eq(&mapped.mapping, mapping));
     }
 
-    /// Whether all that is mapped for writing reaches to `end`.
+    /// Whether every mapping for writing covers the offsets up to `end`.
     pub(super) fn is_written_to(&self, end: u64) -> bool {
         let mut known = self.mappings.iter().map(|mapped| &mapped.mapping);
         known.all(|mapping| mapping.access() == Access::ReadOnly || mapping.mapped() >= end)
     }
 
-    /// Whether it is mapped for writing.
+    /// Whether this process maps the pool for writing.
     pub(super) fn is_written(&self) -> bool {
         let mut known = self.mappings.iter();
         known.any(|mapped| mapped.mapping.access() == Access::ReadWrite)
     }
 
-    /// Enters segments that the daemon sent, from number `from` on, in the place of those that
-    /// are known there. What is mapped stays mapped.
+    /// Records segments that the daemon sent, from number `from` on. They replace the descriptors of known segments; mappings stay as
+    /// they are.
     pub(super) fn enter(
         &mut self,
         from: u32,
@@ -200,7 +198,7 @@ impl PoolBook {
         Ok(())
     }
 
-    /// Maps what is not mapped yet, as far as the descriptors allow.
+    /// Maps recorded segments in all mappings that lack them. A mapping for writing stops at the first read-only descriptor.
     pub(super) fn extend_mappings(&mut self) -> Result<(), ClientError> {
         for mapped in &mut self.mappings {
             let to_write = mapped.mapping.access() == Access::ReadWrite;
@@ -217,14 +215,14 @@ impl PoolBook {
     }
 }
 
-/// Takes `gone` out of a publisher's leases, whichever way they were cut when they were leased.
-pub(crate) fn subtract(ranges: &mut Vec<Range>, gone: Range) {
-    let gone_end = gone.offset.saturating_add(gone.bytes);
+/// Removes `returned` from `ranges`. It may cover parts of several ranges.
+pub(crate) fn subtract(ranges: &mut Vec<Range>, returned: Range) {
+    let returned_end = returned.offset.saturating_add(returned.bytes);
     let mut left = Vec::with_capacity(ranges.len() + 1);
     for range in ranges.iter() {
         let end = range.offset.saturating_add(range.bytes);
-        let before = gone.offset.clamp(range.offset, end);
-        let after = gone_end.clamp(range.offset, end).max(before);
+        let before = returned.offset.clamp(range.offset, end);
+        let after = returned_end.clamp(range.offset, end).max(before);
         for (from, to) in [(range.offset, before), (after, end)] {
             if from < to {
                 left.push(Range {
@@ -237,7 +235,7 @@ pub(crate) fn subtract(ranges: &mut Vec<Range>, gone: Range) {
     *ranges = left;
 }
 
-/// A lease has to be whole granules within the pool.
+/// Checks that the daemon leased whole granules inside the pool, and that the first range has the `wanted` bytes.
 pub(super) fn check_lease(ranges: &[Range], wanted: u64, cap: u64) -> Result<(), ClientError> {
     let sound = |range: &Range| {
         range.bytes != 0

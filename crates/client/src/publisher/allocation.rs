@@ -1,4 +1,5 @@
-//! Finding memory for a block, and waiting for it.
+//! Allocates blocks for loans and replicas: from leased memory, else from memory that the publisher leases for the block.
+//! Waits for memory up to `loan_timeout`.
 
 use super::memory::{ArenaState, MappedArena, ReportedRange};
 use super::PublisherCore;
@@ -10,23 +11,23 @@ use rgaps_pool::Tlsf;
 use rgaps_session::RefusalCode;
 use rgaps_topic::Sleeper;
 
-/// How long a publisher that waits for memory sleeps before it asks the daemon again: memory that
-/// other publishers give back rings no doorbell.
+/// How long a publisher that waits for memory sleeps before it asks the daemon again. It must ask, since no doorbell
+/// rings when other publishers return memory.
 const POOL_RETRY_NS: u64 = 20_000_000;
-/// How long it sleeps between two looks while GPU work may still use blocks, which rings none either.
+/// How long it sleeps instead while GPU work may still use its blocks. No doorbell rings when such work ends.
 const GPU_LOOK_NS: u64 = 100_000;
-/// A publisher leases an eighth more than it has, so that at most that much lies idle, and the number
-/// of leases grows with the logarithm.
+/// A publisher that needs more memory leases an eighth of the bytes that it has. So at most an eighth lies idle, and the
+/// number of leases grows with the logarithm of the bytes.
 const GROWTH: u64 = 8;
-/// Samples that subscribers hold of messages that have left the history, as far as memory is leased ahead for them.
+/// A publisher that leases ahead expects subscribers to hold this many messages that have left the history.
 const HELD_SAMPLES: u64 = 32;
-/// A publisher leases ahead so many times what its history and held samples take if all messages are like the one at hand.
-/// So small messages ask the daemon once, and go on while there is none, also if their sizes vary.
+/// A publisher leases ahead this many times the bytes of its history and held samples, if all messages are as long as the
+/// one to allocate. So a publisher of small messages asks the daemon once, even if their sizes vary, and needs no daemon later.
 const AHEAD_HISTORIES: u64 = 4;
-/// It leases no more than this ahead.
+/// The most bytes that a publisher leases ahead.
 const AHEAD_BYTES_MAX: u64 = 8 << 20;
 
-/// Why a block has to wait.
+/// Why no block is free.
 enum Shortage {
     Memory,
     Blocks,
@@ -34,8 +35,8 @@ enum Shortage {
 }
 
 impl PublisherCore {
-    /// A block of `bytes` bytes in an arena, waited for as long as a loan may be. In the publisher's own
-    /// pool it counts as a loan.
+    /// Allocates a block of `bytes` bytes in an arena, and waits for it up to `loan_timeout`. Returns it with its offset. A
+    /// block in the publisher's own pool counts as a loan.
     pub(super) fn block(
         &self,
         mapped: &MappedArena,
@@ -63,8 +64,8 @@ impl PublisherCore {
             let Some(left_ns) = deadline.left_ns() else {
                 break Err(error);
             };
-            // The first time only says that it waits. Each time the doorbell's count is taken
-            // before the loop looks again, and slept on after it has.
+            // The first round only announces that this publisher waits. Each round takes the doorbell's count before the loop
+            // tries again, and the next one sleeps on that count, so no wake-up in between is lost.
             match sleeper.take() {
                 None => self.lock().writer.announce_wants_blocks(true),
                 Some(sleeper) => {
@@ -80,7 +81,7 @@ impl PublisherCore {
         block
     }
 
-    /// A block of what is leased, if one is free.
+    /// A block of memory that is leased already. None: no such block is free.
     pub(super) fn block_at_hand(
         &self,
         mapped: &MappedArena,
@@ -101,7 +102,7 @@ impl PublisherCore {
         }
     }
 
-    /// How long to wait for memory before another look.
+    /// How many nanoseconds to sleep before trying again.
     fn retry_ns(&self) -> u64 {
         let state = self.lock();
         match state.is_written() || state.writer.has_deferred_releases() {
@@ -155,7 +156,7 @@ impl PublisherCore {
         }
     }
 
-    /// Does what can be done about a shortage. An error: nothing.
+    /// Tries to end a shortage: removes messages that all subscribers have read, or leases memory. Ok: try to allocate again.
     fn relieve(
         &self,
         mapped: &MappedArena,
@@ -171,7 +172,7 @@ impl PublisherCore {
                 limit: self.lock().memory.blocks(),
             }),
             Shortage::Memory => match self.grow(mapped, bytes, align) {
-                // Messages that everyone has read may go before their time.
+                // Messages that every subscriber has read may leave the history early.
                 Err(LoanError::PoolFull { .. }) if self.evict_consumed() => Ok(()),
                 outcome => outcome,
             },
@@ -187,7 +188,7 @@ impl PublisherCore {
         writer.evict_consumed(&mut |block| memory.free(block)) > 0
     }
 
-    /// Leases memory for a block.
+    /// Leases memory for a block of `bytes` bytes, and more ahead if the daemon grants it.
     fn grow(&self, mapped: &MappedArena, bytes: u64, align: u64) -> Result<(), LoanError> {
         let full = |reason: String| LoanError::PoolFull {
             topic: self.topic_name.clone(),
@@ -212,8 +213,7 @@ impl PublisherCore {
         }
     }
 
-    /// Bytes of a full history of messages of `bytes` bytes, of the loan that takes the place of its oldest one, and of
-    /// some samples that readers hold.
+    /// Bytes of a full history of messages of `bytes` bytes, of one loan, and of [`HELD_SAMPLES`] samples that subscribers hold.
     fn history_bytes(&self, bytes: u64) -> u64 {
         let block = bytes.max(1).next_multiple_of(BLOCK_ALIGN);
         let held = block.saturating_mul(HELD_SAMPLES);
@@ -229,7 +229,7 @@ impl PublisherCore {
             .conductor
             .lease(self.member, mapped.pool.pool, bytes)?;
         let ranges = joined(ranges);
-        // Without the lock: cards that are to know memory take their time.
+        // Without the lock: a network card takes long to register memory.
         let reported: Vec<_> = ranges
             .iter()
             .map(|range| ReportedRange::new(&mapped.mapping, *range))
@@ -245,9 +245,8 @@ impl PublisherCore {
     }
 }
 
-/// Bytes to lease for a block that needs `needed` of them, on top of those that are `leased`, by a
-/// publisher whose history comes to `history`: whole blocks like this one, since what is left over
-/// beside another publisher's memory serves nothing.
+/// Bytes to lease for a block that needs `needed` bytes, by a publisher that leases `leased` bytes already and whose history
+/// takes `history` bytes. A multiple of `needed`, since a rest that is too small for a block would lie idle.
 fn wanted_bytes(needed: u64, leased: u64, history: u64) -> u64 {
     let ahead = history
         .saturating_mul(AHEAD_HISTORIES)
@@ -263,12 +262,12 @@ fn is_full(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(refusal) if refusal.code == RefusalCode::PoolFull)
 }
 
-/// Whether the publisher may not have as much.
+/// Whether the daemon refused because of the limit of this publisher.
 fn is_limit(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(refusal) if refusal.code == RefusalCode::LimitReached)
 }
 
-/// The same ranges, with those as one that touch.
+/// Merges ranges that touch. The result is sorted by offset.
 fn joined(mut ranges: Vec<rgaps_session::Range>) -> Vec<rgaps_session::Range> {
     ranges.sort_unstable_by_key(|range| range.offset);
     ranges.dedup_by(|next, range| {
@@ -284,8 +283,8 @@ mod tests {
     use super::*;
     use rgaps_layout::GRANULE_BYTES;
 
-    /// Allocates `blocks` blocks, leasing as a publisher with a history of 16 does. Returns what that
-    /// took, and in how many leases; beside each lease another publisher's memory begins, if `crowded`.
+    /// Allocates `blocks` blocks, leasing as a publisher with a history of 16 does. Returns the bytes leased and the number of
+    /// leases. With `crowded` another publisher's memory follows each lease, so that no two leases touch.
     fn leases(bytes: u64, blocks: u32, crowded: bool) -> (u64, u32) {
         let (mut tlsf, mut leased, mut leases, mut end) = (Tlsf::new(), 0, 0, 0);
         for _ in 0..blocks {
@@ -308,7 +307,7 @@ mod tests {
         for bytes in [24u64, 4096, 60_000, 100_000, 1 << 20, 6_220_800, 24_883_200] {
             for blocks in [1u32, 3, 17, 100, 1000] {
                 for crowded in [false, true] {
-                    // In a crowd each block has granules of its own, or shares one with others.
+                    // A block takes whole granules, or several small blocks share one.
                     let fit = (GRANULE_BYTES / bytes.next_multiple_of(BLOCK_ALIGN)).max(1);
                     let own = bytes.next_multiple_of(GRANULE_BYTES);
                     let needed = own * u64::from(blocks).div_ceil(fit);

@@ -1,7 +1,7 @@
-//! Back pressure: reliable subscribers hold a publisher back that would push out what they have still to read.
+//! Back pressure: a reliable publisher waits instead of removing messages that reliable subscribers have not read.
 //!
-//! A publish waits for them until the publisher's deadline. Then it fails and names them, or the publisher goes
-//! on without them, as its [`SlowReaderPolicy`] says.
+//! A publish waits up to the publisher's deadline. Then it fails and names the slow subscribers, or the publisher continues
+//! without them, as its [`SlowReaderPolicy`] says.
 
 use super::memory::ArenaState;
 use super::PublisherCore;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 type Locked<'a> = MutexGuard<'a, ArenaState>;
 
-/// A thread of the publisher waits for room, which the publisher's slot shows meanwhile.
+/// Guard: while it lives, the publisher's slot counts one more thread that waits for room.
 struct Waiting(PublisherView<Shared>);
 
 impl Waiting {
@@ -34,7 +34,7 @@ impl Drop for Waiting {
 }
 
 impl PublisherCore {
-    /// Room for a message, which lasts as long as the lock.
+    /// Waits until the history has room for a message of `bytes` bytes. The room is certain only while the caller keeps the lock.
     #[inline]
     pub(super) fn room(&self, bytes: u64, patience: Patience) -> Result<Locked<'_>, PublishError> {
         let mut state = self.lock();
@@ -77,6 +77,8 @@ impl PublisherCore {
         }
     }
 
+    /// The error that a publish of `bytes` bytes would return at the deadline. None: no subscriber is slow, or the publisher drops
+    /// slow ones.
     pub(super) fn overdue(&self, bytes: u64) -> Option<PublishError> {
         if !self.qos.reliable || self.qos.slow_reader == SlowReaderPolicy::Drop {
             return None;
@@ -85,7 +87,7 @@ impl PublisherCore {
         (slow != 0).then(|| self.back_pressured(self.slow_readers(slow), self.qos.deadline))
     }
 
-    /// The state with room for a message, or without it when the deadline is over.
+    /// Waits for room for a message. `Ok(Ok)`: the locked state has room. `Ok(Err)`: the deadline has passed without room.
     fn room_until(
         &self,
         bytes: u64,
@@ -117,9 +119,9 @@ impl PublisherCore {
         Ok(self.room_until(bytes, deadline)?.is_ok())
     }
 
-    /// Who is in these slots, as the daemon knows it.
+    /// The subscribers in these slots (bit n: slot n), with the names and processes that the daemon knows.
     fn slow_readers(&self, slots: u64) -> Vec<SlowReader> {
-        // Without a daemon the error has no names, and comes all the same.
+        // Without a daemon the caller still gets its error, only without names.
         let known = self.client.conductor.topic(&self.topic_name).ok();
         let slots = (0..MAX_SUBSCRIBERS as u32).filter(|slot| slots >> slot & 1 != 0);
         let reader = |slot| {

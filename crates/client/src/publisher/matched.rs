@@ -1,4 +1,4 @@
-//! The subscribers that match a publisher: how many, waiting for them, and their coming and going.
+//! The subscribers that match a publisher: counts them, waits for them, and reports changes to a listener.
 
 use super::{Publisher, PublisherCore};
 use crate::matched::Watched;
@@ -10,9 +10,9 @@ use rgaps_sync::futex_wait;
 use std::sync::Arc;
 
 impl Publisher {
-    /// Calls `handler` with the subscribers that match already, if there are any, and then whenever subscribers come or go,
-    /// in a thread of its own until the listener is dropped or the publisher has left the topic. Subscribers on other hosts
-    /// count, and observers such as `rgaps topic echo`.
+    /// Calls `handler` in a thread of its own: first with the subscribers that match already, if any, then whenever matching
+    /// subscribers join or leave. Ends when the listener is dropped or the publisher has left the topic. Subscribers on other
+    /// hosts and observers such as `rgaps topic echo` count. Fails if the thread cannot be started.
     pub fn on_matched(
         &self,
         handler: impl FnMut(Matched) + Send + 'static,
@@ -28,8 +28,8 @@ impl Publisher {
 }
 
 impl PublisherCore {
-    /// Of some subscribers of the topic, those that read this publisher. Look these up first: a subscriber is
-    /// matched before it is in any of the topic's masks.
+    /// Those of the subscribers `among` (a mask of slots, loaded from the topic) that match this publisher. The caller loads
+    /// `among` first: the daemon matches a subscriber before it adds it to any of the topic's masks.
     #[inline]
     pub(super) fn matched(&self, among: u64) -> u64 {
         const ALL: u64 = (1 << MAX_SUBSCRIBERS) - 1;
@@ -39,13 +39,13 @@ impl PublisherCore {
         }
     }
 
-    /// Subscribers that match, by their random numbers, and how many each counts for.
+    /// The incarnation of each subscriber that matches, and how many subscribers it counts for.
     fn members(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         let matched = self.matched(self.topic.subscribers().load(Ordering::Acquire));
         let slots = (0..MAX_SUBSCRIBERS).filter(move |slot| matched >> slot & 1 != 0);
         slots.map(|slot| {
             let subscriber = self.topic.subscriber(slot);
-            // Subscribers on other hosts have one among them that stands for them.
+            // A subscriber of the links stands for all subscribers on other hosts: its slot has their number plus one.
             let count = match subscriber.stands_for().load(Ordering::Relaxed) {
                 0 => 1,
                 others => others - 1,

@@ -1,4 +1,4 @@
-//! The memory that a publisher leases: arenas in its own pool, and in those that it copies to.
+//! The memory that a publisher leases: one arena in its own pool, and one in each pool that it copies to.
 
 use crate::client::{subtract, Arena, ClientContext, PoolMapping, WorkEnd};
 use crate::deferred_release::Recorded;
@@ -8,13 +8,13 @@ use rgaps_session::{PoolGrant, Range};
 use rgaps_topic::{Loan, Point, Shared, Writer};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What changes with every message.
+/// The state that every message changes, behind the publisher's lock.
 pub(super) struct ArenaState {
     pub(super) writer: Writer<Shared>,
     pub(super) memory: Memory,
+    /// Open loans, which `max_loans` limits.
     pub(super) loans: u32,
-    /// Blocks of loans that were dropped, with streams that capture a graph and cannot be asked when
-    /// their work ends.
+    /// Blocks of dropped loans whose stream was capturing a graph, so that no point could be queued on it. `ask_again` tries again.
     pub(super) unasked: Vec<(Loan, Recorded)>,
 }
 
@@ -26,10 +26,12 @@ pub(super) struct Memory {
     handles: Vec<(usize, u32)>,
 }
 
-/// What is leased in one pool.
+/// The arena in one pool.
 struct Leased {
+    /// Number of the pool.
     pool: u32,
     tlsf: Tlsf,
+    /// Bytes leased.
     bytes: u64,
     /// Ranges that were reported to `HostMemory`, until they are given back.
     reported: Vec<ReportedRange>,
@@ -39,12 +41,12 @@ struct Leased {
 pub(super) struct ReportedRange {
     range: Range,
     mapping: Arc<PoolMapping>,
-    /// Dropped when it is given back.
+    /// The guard that `HostMemory` returned; dropping it ends the report.
     until: Box<dyn Send + Sync>,
 }
 
 impl ReportedRange {
-    /// Tells of it, which may take long. None: nobody is to know.
+    /// Reports a range to the mapping's `HostMemory`, which may take long. None: there is no `HostMemory`, or it ignores the range.
     pub(super) fn new(mapping: &Arc<PoolMapping>, range: Range) -> Option<ReportedRange> {
         let until = mapping.report_leased(range.offset, range.bytes)?;
         Some(ReportedRange {
@@ -56,7 +58,7 @@ impl ReportedRange {
 }
 
 impl Leased {
-    /// Nobody is to write a range any more. What is left of a larger one is reported anew.
+    /// Ends the reports of a range that this publisher returns. If a report covered more, reports the rest anew.
     fn untell(&mut self, gone: Range) {
         let end = gone.offset + gone.bytes;
         let (touched, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.reported)
@@ -92,7 +94,7 @@ impl Memory {
         memory
     }
 
-    /// Number of the arena in a pool; it is made if need be.
+    /// Index of the arena in a pool. Adds an empty arena for a pool that has none.
     pub(super) fn arena_of(&mut self, pool: u32) -> usize {
         if let Some(known) = self.arenas.iter().position(|arena| arena.pool == pool) {
             return known;
@@ -135,12 +137,12 @@ impl Memory {
         self.arenas[arena].tlsf.allocate(bytes, align)
     }
 
-    /// Remembers where a block is.
+    /// Records the arena and the allocator's handle of a block, for `free`.
     pub(super) fn allocated(&mut self, block: u32, arena: usize, handle: u32) {
         self.handles[block as usize] = (arena, handle);
     }
 
-    /// Takes back what no block came of.
+    /// Frees an allocation for which no block of the table was free.
     pub(super) fn undo(&mut self, arena: usize, allocation: &Allocation) {
         let freed = self.arenas[arena].tlsf.free(allocation.handle);
         debug_assert!(freed.is_ok());
@@ -152,7 +154,7 @@ impl Memory {
         debug_assert!(freed.is_ok(), "block {block} was freed twice");
     }
 
-    /// Adds a leased range, which was reported before; an error says what is wrong with it.
+    /// Adds a leased range to an arena. `reported`: its report, or None without `HostMemory`. An error says why the range is invalid.
     pub(super) fn add(
         &mut self,
         arena: usize,
@@ -166,7 +168,7 @@ impl Memory {
         }
         let leased = &mut self.arenas[arena];
         let tlsf = &mut leased.tlsf;
-        // Network cards know each range for itself, so no message is to lie in two.
+        // Network cards register each range separately, so no message may lie in two.
         let added = match &reported {
             Some(_) => tlsf
                 .add_region_apart(range.offset, range.bytes)
@@ -179,7 +181,7 @@ impl Memory {
         Ok(())
     }
 
-    /// All leases end.
+    /// Ends all reports to `HostMemory`, because the publisher leaves.
     pub(super) fn untell_all(&mut self) {
         self.arenas
             .iter_mut()
@@ -188,14 +190,14 @@ impl Memory {
 }
 
 impl ArenaState {
-    /// Frees what others, or our own work, are done with.
+    /// Frees the blocks that their last holder returned, and those whose own GPU work has finished.
     pub(super) fn collect(&mut self) {
         let ArenaState { writer, memory, .. } = self;
         writer.collect_returned(&mut |block| memory.free(block));
         writer.collect_queued(&mut |block| memory.free(block));
     }
 
-    /// Keeps a loan's block for as long as work on a stream may write it.
+    /// Frees a loan's block once the work on `stream` that may write it has finished, as `asked` says.
     pub(super) fn give_back(&mut self, block: Loan, asked: WorkEnd, stream: Recorded) {
         let ArenaState { writer, memory, .. } = self;
         let mut free = |block| memory.free(block);
@@ -206,7 +208,7 @@ impl ArenaState {
         }
     }
 
-    /// Asks again the streams that could not be asked when loans were dropped.
+    /// Queries the streams of `unasked` once more, and gives back the blocks of those that answer.
     pub(super) fn ask_again(&mut self, mapping: &PoolMapping, client: &ClientContext) {
         for (block, stream) in std::mem::take(&mut self.unasked) {
             let asked = stream.ask_again(mapping, client);
@@ -214,19 +216,19 @@ impl ArenaState {
         }
     }
 
-    /// Whether work of our own may still write blocks, as of the last look.
+    /// Whether GPU work of this publisher may still write blocks, as of the last `collect`.
     pub(super) fn is_written(&self) -> bool {
         self.writer.has_queued() || !self.unasked.is_empty()
     }
 
-    /// Frees what subscribers have let go of behind work that has passed it.
+    /// Frees the blocks that subscribers released on streams whose work has finished.
     pub(super) fn collect_deferred_releases(&mut self) {
         let ArenaState { writer, memory, .. } = self;
         writer.collect_deferred_releases(&mut |block| memory.free(block));
     }
 
-    /// Takes leased memory of one arena that no message needs out of the allocator, but for
-    /// `keep_bytes`.
+    /// Takes free whole granules of one arena out of the allocator, except for `keep_bytes` bytes. The caller returns them to
+    /// the daemon.
     pub(super) fn take_free(&mut self, arena: usize, keep_bytes: u64) -> Vec<Range> {
         self.collect();
         self.collect_deferred_releases();
@@ -249,14 +251,14 @@ impl ArenaState {
 
 impl Arena for Mutex<ArenaState> {
     fn take_free(&self, pool: u32) -> Vec<Range> {
-        // Nothing in there panics half-way through a change.
+        // A poisoned lock is safe to use: nothing under it panics half-way through a change.
         let mut state = self.lock().unwrap_or_else(PoisonError::into_inner);
         let arena = state.memory.arenas.iter().position(|a| a.pool == pool);
         arena.map_or_else(Vec::new, |arena| state.take_free(arena, 0))
     }
 }
 
-/// An arena, and its pool as it is mapped for filling it.
+/// An arena (its index in [`Memory`]), with its pool and the writable mapping of that.
 #[derive(Clone)]
 pub(super) struct MappedArena {
     pub(super) arena: usize,

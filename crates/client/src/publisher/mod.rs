@@ -1,4 +1,5 @@
-//! Publishers: memory, loans, publishing.
+//! Publishers: [`Publisher`] and its builder. The submodules allocate blocks, copy messages to other domains, and wait for
+//! subscribers.
 
 mod allocation;
 mod back_pressure;
@@ -40,7 +41,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// Buffers for metadata that a publisher keeps: as many loans are open at once in common use.
+/// How many empty metadata buffers a publisher keeps for later loans. In common use fewer loans than this are open at once.
 const SPARE_METADATA_MAX: usize = 16;
 /// What to do about a message that is larger than the pool.
 const RAISE_HOST_CAP: &str =
@@ -108,8 +109,8 @@ impl PublisherBuilder {
         self
     }
 
-    /// Keeps all messages, up to `messages` messages (1 to 32768) and `bytes` bytes of payload. At a limit the oldest
-    /// message goes, once every reliable subscriber has read it.
+    /// Keeps all messages, up to `messages` messages (1 to 32768) and `bytes` bytes of payload. At a limit the publisher removes
+    /// the oldest message once every reliable subscriber has read it.
     pub fn keep_all(mut self, messages: u32, bytes: u64) -> Self {
         self.qos.history = History::KeepAll { messages, bytes };
         self
@@ -165,7 +166,7 @@ impl PublisherBuilder {
         };
         let conductor = &self.node.conductor;
         let role = Role::Publisher(offer);
-        // What comes from another host was checked there.
+        // A publisher that represents one of another host does not check types: the other host did.
         let declared = match self.arrives_over {
             None => self.type_name.parse().ok(),
             Some(_) => None,
@@ -185,7 +186,7 @@ impl PublisherBuilder {
                 core: Arc::new(core),
             }),
             Err(error) => {
-                // The first error is the one to tell.
+                // The caller needs the first error, not one of leaving.
                 let _ = conductor.leave(member);
                 Err(error.into())
             }
@@ -195,7 +196,7 @@ impl PublisherBuilder {
 
 /// A publisher of one topic.
 ///
-/// Several threads may use it; they take turns, and messages have the order of the calls. Clones are the same publisher.
+/// Several threads may use it; a lock orders their calls, and messages have that order. Clones are the same publisher.
 /// It leaves the topic when the last clone and the last loan are dropped.
 #[derive(Clone)]
 pub struct Publisher {
@@ -242,12 +243,13 @@ impl Publisher {
     }
 
     /// Loans a block of `bytes` bytes whose offset in the pool is a multiple of `align` bytes, a power of two of up to
-    /// 2 MiB.
+    /// 2 MiB. [`LoanError::Argument`] for another alignment; other errors as in [`loan`](Self::loan).
     pub fn loan_aligned(&self, bytes: u64, align: u64) -> Result<Loan, LoanError> {
         PublisherCore::loan(&self.core, bytes, align)
     }
 
-    /// Loans a block for a tensor of this element type and shape, in row-major order.
+    /// Loans a block for a tensor of this element type and shape, in row-major order. [`LoanError::Argument`] for a shape
+    /// outside its limits; other errors as in [`loan`](Self::loan).
     pub fn loan_tensor(&self, dtype: DType, shape: &[u64]) -> Result<Loan, LoanError> {
         let (tensor, bytes) =
             contiguous(dtype, shape).map_err(|error| LoanError::Argument(error.to_string()))?;
@@ -257,14 +259,14 @@ impl Publisher {
     }
 
     /// Loans one block for several named arrays, each at a multiple of 256 bytes. Fill each of them through
-    /// [`Loan::part_mut`]. At most [`MAX_MESSAGE_PARTS`](crate::MAX_MESSAGE_PARTS) parts.
+    /// [`Loan::part_mut`]. At most [`MAX_MESSAGE_PARTS`](crate::MAX_MESSAGE_PARTS) parts; [`LoanError::Parts`] if they are invalid.
     pub fn loan_parts(&self, parts: &[PartSpec<'_>]) -> Result<Loan, LoanError> {
         let loan = self.loan_parts_by(parts, |bytes| self.loan(bytes).map(Some))?;
         Ok(loan.expect("a loan or an error"))
     }
 
     /// Like [`loan_parts`](Self::loan_parts), but uses only memory that this publisher leases already, as
-    /// [`try_loan`](Self::try_loan) does.
+    /// [`try_loan`](Self::try_loan) does. `None` if that memory has no free block of this size.
     pub fn try_loan_parts(&self, parts: &[PartSpec<'_>]) -> Result<Option<Loan>, LoanError> {
         self.loan_parts_by(parts, |bytes| self.try_loan(bytes))
     }
@@ -429,32 +431,34 @@ fn used_up() -> PublishError {
     PublishError::Argument("the loan was published or discarded before; take a new one".to_owned())
 }
 
-/// What a publisher's handle and its loans share.
+/// The publisher, as its handles and its loans share it.
 pub(crate) struct PublisherCore {
     client: ClientContext,
     pub(crate) guard: ForkGuard,
-    /// Its pool and its arena there.
+    /// The publisher's arena in the pool of its own domain.
     own: MappedArena,
     replicas: Mutex<Replicas>,
-    /// Loans that are copied before they are published.
+    /// Streaming copies into other domains, of loans that are not published yet.
     streaming: Mutex<Vec<Weak<StreamingCopyCore>>>,
-    /// Buffers for attachments and parts of loans, so that publishing with either allocates nothing.
-    // Boxes, since a loan takes one as it is.
+    /// Empty buffers for attachments and parts of loans, so that publishing with either allocates nothing.
+    // Boxes, since a loan takes the box.
     #[allow(clippy::vec_box)]
     spare: Mutex<Vec<Box<Metadata>>>,
-    /// Host memory that loans on a GPU are filled in.
+    /// Host memory in which the links fill loans on a GPU. None: none was needed yet.
     staging: Mutex<Option<Arc<Staging>>>,
     member: Member,
     topic_name: String,
     type_name: String,
-    /// What each message has to be.
+    /// The tensor type that each message must have. None: publishing checks no type.
     declared: Option<TensorType>,
     topic: TopicView<Shared>,
     storage: Shared,
+    /// Index of the doorbell that wakes this publisher.
     doorbell: u32,
     qos: PublisherQos,
+    /// The history's limit in bytes; `u64::MAX` without one.
     max_bytes: u64,
-    /// The conductor follows a weak reference to it, when others want memory.
+    /// The conductor has a weak reference, through which it takes free memory when other publishers need it.
     state: Arc<Mutex<ArenaState>>,
 }
 
@@ -499,8 +503,8 @@ impl PublisherCore {
         let member = joined.member;
         let mapping = conductor.pool_mapping(member.zone, pool, Access::ReadWrite, pool.domain)?;
         mapping.prepare(&joined.zone);
-        // SAFETY: the zone maps the control segment until its last `Arc` is dropped. The result keeps one in `client`. Others use the views
-        // only while they hold one: the end of `drop` in the background, and the conductor, when it asks for memory.
+        // SAFETY: the zone maps the control segment until its last `Arc` is dropped, and the result keeps one in `client`. Two others use
+        // the views, each while it holds an `Arc` of the zone: the closure of `drop` in the background, and the conductor taking memory.
         let (storage, topic) = unsafe { joined.topic()? };
         let max_bytes = match qos.history {
             History::KeepLast(_) => u64::MAX,
@@ -546,13 +550,13 @@ impl PublisherCore {
         &self.topic_name
     }
 
-    /// Its pool, as it fills it.
+    /// The writable mapping of the publisher's own pool.
     pub(crate) fn mapping(&self) -> &Arc<PoolMapping> {
         &self.own.mapping
     }
 
     fn lock(&self) -> MutexGuard<'_, ArenaState> {
-        // Nothing in there panics half-way through a change.
+        // A poisoned lock is safe to use: nothing under it panics half-way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -593,7 +597,7 @@ impl PublisherCore {
         spare.pop().unwrap_or_default()
     }
 
-    /// Keeps such a buffer for the next loan.
+    /// Clears a metadata buffer and keeps it for the next loan.
     pub(crate) fn keep_spare(&self, mut metadata: Box<Metadata>) {
         metadata.clear();
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
@@ -632,12 +636,12 @@ impl PublisherCore {
         Ok(())
     }
 
-    /// Remembers the doorbell's count; to be done before the last look before a sleep.
+    /// Reads the doorbell's count. Call it before the last check before a sleep: a wake-up after this call ends the sleep at once.
     fn sleeper(&self) -> Result<Sleeper<'_>, ClientError> {
         Sleeper::new(&self.storage, self.doorbell).ok_or_else(|| broken("a doorbell out of range"))
     }
 
-    /// Publishes a loan's block; leaves it in the loan where it fails.
+    /// Publishes a loan's block and returns the sequence number. On an error the block stays in `block`, except after `LoanLost`.
     pub(crate) fn publish(
         &self,
         block: &mut Option<rgaps_topic::Loan>,
@@ -669,8 +673,7 @@ impl PublisherCore {
             point: Point::NONE,
             missed_so_far: filled.missed_so_far,
         };
-        // Before anything is queued on the stream, so that nothing is in the way of what has to run for
-        // subscribers to read on.
+        // Wait for room before queuing anything on the stream: the subscribers that make room may need work on that stream to run.
         let mut state = self.room(filled.bytes, patience)?;
         state.writer.ring_ahead();
         let is_elsewhere = self.read_in_other_domains() != 0;
@@ -690,7 +693,7 @@ impl PublisherCore {
         self.announce(state, block, &message, with)
     }
 
-    /// Whether a message is of the type that this publisher has declared, and that its subscribers expect.
+    /// Fails for a message that is not of the type that this publisher declares.
     #[inline]
     fn check_type(&self, tensor: Option<&Tensor>) -> Result<(), PublishError> {
         let Some(declared) = &self.declared else {
@@ -712,7 +715,8 @@ impl PublisherCore {
         }
     }
 
-    /// The same where work on a GPU writes the message, or has to copy it.
+    /// Publishes a message that GPU work still writes, or that must be copied to other domains. `begun`: the replicas of its
+    /// streaming copy.
     fn publish_behind(
         &self,
         block: &mut Option<rgaps_topic::Loan>,
@@ -726,7 +730,7 @@ impl PublisherCore {
             Ok(targets) => targets,
             Err(error) => {
                 self.withdraw(begun);
-                // Later messages may have the memory that this one needs.
+                // Streaming copies of later messages may hold the memory that this message needs.
                 self.end_streaming_copies();
                 return Err(error);
             }
@@ -741,7 +745,7 @@ impl PublisherCore {
             }
         };
         let (read, copies) = self.copy(targets, filled, message.point, before);
-        // Another thread's message may have taken the room that there was.
+        // Check again: another thread may have published into the room.
         let state = match self.room(filled.bytes, patience) {
             Ok(state) => state,
             Err(error) => {
@@ -780,7 +784,7 @@ impl PublisherCore {
             .map(|sequence| sequence - writer.start())
     }
 
-    /// A point behind the work queued on a stream so far.
+    /// Queues a point behind the work queued on a stream so far. [`Point::NONE`]: no work is left.
     pub(crate) fn point(&self, stream: Stream) -> Result<Point, PoolError> {
         self.own
             .mapping
@@ -788,13 +792,13 @@ impl PublisherCore {
             .map_err(|error| self.own.mapping.fail(error))
     }
 
-    /// Has a stream wait for a point behind the work queued on another so far.
+    /// Makes `stream` wait for the work queued on `other` so far.
     pub(crate) fn join(&self, other: Stream, stream: Stream) -> Result<(), PoolError> {
         let point = self.point(other)?;
         if point.is_none() {
             return Ok(());
         }
-        // A point that was queued on the GPU can be waited for there.
+        // Nothing to do on the CPU: a driver that could queue the point can also wait for it.
         let on_cpu = || {};
         self.own
             .mapping
@@ -802,7 +806,7 @@ impl PublisherCore {
             .map_err(|error| self.own.mapping.fail(error))
     }
 
-    /// Gives a loan's block back whose copies had been begun.
+    /// Gives back the block of a loan that is not published, once its streaming copies have read it.
     pub(crate) fn abandon_begun(&self, block: rgaps_topic::Loan, begun: Vec<ReplicaBlock>) {
         let read = self.end_begun(begun);
         let mut state = self.lock();
@@ -826,7 +830,7 @@ impl PublisherCore {
         self.topic.publisher(self.member.slot as usize)
     }
 
-    /// Subscribers that read this publisher's messages in a pool of their own.
+    /// The matched subscribers that read in another domain than the publisher's. Bit n: slot n.
     #[inline]
     fn read_in_other_domains(&self) -> u64 {
         self.matched(self.topic.elsewhere().load(Ordering::Acquire))
@@ -854,27 +858,27 @@ impl Drop for PublisherCore {
         }
         let (state, mapping) = (self.state.clone(), self.own.mapping.clone());
         let client = self.client.clone();
-        // Whether no work of our own may still write a block.
+        // Whether all GPU work of this publisher that writes blocks has ended.
         let is_over = move || {
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
             state.ask_again(&mapping, &client);
             state.collect();
-            // With a context that is lost its work has ended; the daemon clears what is left.
+            // The work of a lost context has ended; the daemon clears the bits that remain in holder words.
             !state.is_written() || client.zone.is_gpu_lost()
         };
         let (conductor, member) = (self.client.conductor.clone(), self.member);
-        // What copies are made with is kept until then.
-        let made_with = (
+        // The streams and buffers of copies live until then.
+        let resources = (
             std::mem::take(&mut self.replicas),
             std::mem::take(&mut self.staging),
         );
         let state = self.state.clone();
         once_over(is_over, move || {
-            drop(made_with);
+            drop(resources);
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
             state.memory.untell_all();
             drop(state);
-            // Without a daemon the next one sees that we are gone.
+            // Without a daemon leaving fails, and the next daemon finds that this publisher has left.
             let _ = conductor.leave(member);
         });
     }

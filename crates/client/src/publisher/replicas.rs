@@ -1,8 +1,7 @@
-//! Copies for subscribers that read in other domains: one for each domain, behind the work that writes
-//! the message.
+//! Replicas: one copy of each message for every other domain in which subscribers read.
 //!
-//! Nothing here waits for the GPU: a copy is queued on a stream of our own that waits for the message's
-//! point, and is announced with a point of its own.
+//! Publishing does not wait for the GPU. The publisher queues each copy on a stream of its own that waits for the message's
+//! point, and announces the replica with another point, which passes when the copy is complete.
 
 use super::memory::MappedArena;
 use super::streaming_copy::Ranges;
@@ -20,38 +19,41 @@ use rgaps_sync::monotonic_ns;
 use rgaps_topic::{pool_copies, progress, Copied, Point, Progress, Shared};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes that are staged at a time between GPUs that are no peers.
+/// Bytes per step of a copy over pinned host memory, between GPUs without peer access.
 const CHUNK_BYTES: u64 = 4 << 20;
-/// Larger copies to the host are made in parts, so that what reads them need not wait for the last one: [`PARTS`], until parts have
-/// [`PART_BYTES`]. Each part costs an operation of the stream, whose queue holds a thousand, so there are [`MAX_COPY_PIECES`] at most.
+/// Larger copies to the host are made in parts, so that readers can begin before the last part is there: in [`PARTS`] parts, in more
+/// if these would exceed [`PART_BYTES`]. Each part costs an operation of the stream, whose queue holds a thousand, so there are at
+/// most [`MAX_COPY_PIECES`].
 const WHOLE_BYTES_MAX: u64 = 1 << 20;
 /// See [`WHOLE_BYTES_MAX`].
 const PARTS: u64 = 4;
 /// See [`WHOLE_BYTES_MAX`].
 const PART_BYTES: u64 = 4 << 20;
-/// How long until a pool is tried again that could not be opened for lack of a daemon.
+/// How long after a failed attempt to open a pool the publisher tries again, if the daemon was missing or nobody read there.
 const RETRY_NS: u64 = 500_000_000;
 
-/// What a publisher knows of the subscribers that read replicas.
+/// The pools to which a publisher copies, cached until the topic's members change.
 #[derive(Default)]
 pub(super) struct Replicas {
-    /// `membership_epoch` and `elsewhere()` of the topic when the rest was made.
+    /// The topic's `membership_epoch`, and the matched subscribers of its `elsewhere()`, for which `wanted` was made.
     seen: Option<(u32, u64)>,
     wanted: Vec<ReadDomain>,
-    /// When `wanted` is to be made again, because a pool is missing from it that may be had later.
+    /// When to make `wanted` again although nothing changed: a pool could not be opened, and may be possible later. On the
+    /// monotonic clock.
     again_ns: Option<u64>,
-    /// Every pool that was ever copied to, or need not or cannot be.
+    /// By pool number: how to copy there. None: no copy is needed or possible.
     targets: Vec<(u32, Option<Arc<CopyTarget>>)>,
 }
 
-/// A pool that subscribers read in.
+/// A pool in which subscribers read.
 #[derive(Clone)]
 struct ReadDomain {
     target: Arc<CopyTarget>,
+    /// How many subscribers read there.
     readers: u64,
 }
 
-/// A pool that is copied to.
+/// A pool to copy to, and how.
 pub(super) struct CopyTarget {
     mapped: MappedArena,
     path: CopyPath,
@@ -62,9 +64,9 @@ enum CopyPath {
     Direct {
         stream: CudaStream,
         from: Arc<PoolMapping>,
-        /// GPU to GPU, so that subscribers can read the message where it is.
+        /// Whether both ends are GPUs that reach each other, so that subscribers can also read the message in place.
         peers: bool,
-        /// Of whoever queues parts, whose points follow each other.
+        /// Held while one thread queues a copy in parts, so that the points of its parts are consecutive.
         turn: Mutex<()>,
     },
     /// Over pinned host memory, between GPUs that do not reach each other.
@@ -72,10 +74,12 @@ enum CopyPath {
 }
 
 struct Staged {
+    /// On the publisher's GPU: copies into the buffer.
     near: CudaStream,
+    /// On the subscribers' GPU: copies out of the buffer.
     far: CudaStream,
     buffer: PinnedBuffer,
-    /// When each half of the buffer is free.
+    /// For each half of the buffer, the point after which it is free.
     free: Mutex<[Point; 2]>,
 }
 
@@ -84,13 +88,13 @@ pub(crate) struct ReplicaBlock {
     target: Arc<CopyTarget>,
     loan: rgaps_topic::Loan,
     offset: u64,
-    /// What of the message was copied before it was published.
+    /// The ranges of the message whose copies were queued before publishing.
     copied: Ranges,
 }
 
 impl PublisherCore {
-    /// Blocks for the copies that a message of `bytes` bytes needs. Nothing is queued yet.
-    /// What was `begun` for it is used, and stays there where it is not.
+    /// Allocates the blocks for all replicas that a message of `bytes` bytes needs, and queues nothing. Takes blocks of its
+    /// streaming copy from `begun`; those that are not needed stay in `begun`.
     pub(super) fn provide(
         &self,
         bytes: u64,
@@ -116,7 +120,7 @@ impl PublisherCore {
                     offset,
                     copied: Ranges::default(),
                 }),
-                // Whoever read there left since we looked: nobody needs the copy.
+                // The subscribers there have left since `wanted` was made: nobody needs the copy.
                 Err(LoanError::Client(error)) if is_unread(&error) => {}
                 Err(error) => {
                     self.withdraw(blocks);
@@ -130,11 +134,11 @@ impl PublisherCore {
         Ok(blocks)
     }
 
-    /// Gives blocks back that nothing was queued for.
+    /// Gives back blocks of a message that is not published. Waits until streaming copies into them no longer read the message.
     pub(super) fn withdraw(&self, blocks: Vec<ReplicaBlock>) {
         let (begun, others) = blocks
             .into_iter()
-            .partition(|blocks| !blocks.copied.is_empty());
+            .partition(|block| !block.copied.is_empty());
         for ReplicaBlock { loan, .. } in Vec::from_iter::<Vec<ReplicaBlock>>(others) {
             self.give_back(loan, Point::NONE);
         }
@@ -142,8 +146,8 @@ impl PublisherCore {
         self.wait_for(read);
     }
 
-    /// Gives copies back that were queued for a message that is not published after all, and waits until
-    /// they do not read it any more: it is its loan's owner's again, to write or to drop.
+    /// Gives back the queued copies of a message that is not published after all. Waits until they no longer read the message,
+    /// since its loan returns to the caller, who may write it.
     #[cold]
     pub(super) fn take_back(&self, copies: Vec<Copied>, read: Point) {
         if copies.is_empty() {
@@ -155,7 +159,8 @@ impl PublisherCore {
         self.wait_for(read);
     }
 
-    /// Gives blocks back that copies were begun into. Returns when the message is not read for them any more.
+    /// Gives back the blocks of streaming copies that are not needed. Returns the point after which these no longer read the
+    /// message.
     pub(super) fn end_begun(&self, begun: Vec<ReplicaBlock>) -> Point {
         let mut read = Point::NONE;
         for ReplicaBlock { target, loan, .. } in begun {
@@ -185,7 +190,7 @@ impl PublisherCore {
         }
     }
 
-    /// Asks the driver whether a context is lost whose work may still use blocks.
+    /// Asks the driver whether a CUDA context whose work may use blocks is lost, so that waiting for it ends.
     pub(super) fn notice_loss(&self) {
         self.own.mapping.notice_loss(&self.client);
         let replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
@@ -195,8 +200,8 @@ impl PublisherCore {
         }
     }
 
-    /// Queues the copies of a message whose bytes are there at `point`; `before` is when those do not read it any
-    /// more that are not needed after all. Returns when the message is not read any more, and the copies.
+    /// Queues the copies of a message that is complete at `point`. `before`: the point after which streaming copies that are not
+    /// needed no longer read the message. Returns the point after which no copy reads the message, and the copies.
     pub(super) fn copy(
         &self,
         blocks: Vec<ReplicaBlock>,
@@ -217,8 +222,8 @@ impl PublisherCore {
         } in blocks
         {
             let copied = target.copy(self, filled, (offset, &copied), point, read);
-            // With the end of a context the order on all streams of this process ends: what is queued
-            // after it did not wait for the message, which is told from the message only.
+            // A lost context ends the order of this process's streams: a copy that was queued after the loss did not wait for the
+            // message. Only the message's own point shows that.
             let aborted = progress(&self.storage, point) == Progress::Aborted;
             match copied {
                 Ok(_) if aborted => {
@@ -235,7 +240,7 @@ impl PublisherCore {
                     });
                 }
                 Err(error) => {
-                    // Who reads there reads the message itself, as well as he can.
+                    // The subscribers there read the message itself: in place, or through a private copy.
                     tracing::warn!(%error, topic = self.topic_name, "copying a message to another domain failed; it was published without this replica");
                     target.settle();
                     self.give_back(loan, Point::NONE);
@@ -251,7 +256,7 @@ impl PublisherCore {
         writer.abandon(loan, point, &mut |block| memory.free(block));
     }
 
-    /// The pools that subscribers read in now.
+    /// The pools in which subscribers read, for which copies are needed and possible.
     fn wanted(&self) -> Vec<ReadDomain> {
         let mut replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
         let now = (
@@ -297,12 +302,12 @@ impl PublisherCore {
         }
         let target = match self.open(pool) {
             Ok(target) => target.map(Arc::new),
-            // Whoever read there has left, and may come again.
+            // The subscribers there have left; others may join later.
             Err(error) if is_unread(&error) => {
                 replicas.again_ns = Some(monotonic_ns() + RETRY_NS);
                 return None;
             }
-            // It is the daemon that was not there, and another one will be.
+            // There was no daemon; the next one can open the pool.
             Err(error) if !matches!(error, ClientError::Pool(_) | ClientError::Refused(_)) => {
                 tracing::warn!(%error, topic = self.topic_name, pool,
                     "messages are not copied to the domain of some subscribers for now");
@@ -381,7 +386,7 @@ impl PublisherCore {
         }))
     }
 
-    /// Whether that is a GPU that shares the host's memory. It is looked up, not opened.
+    /// Whether the domain is a GPU that shares the host's memory. Asks the driver without creating a context.
     fn reads_host_memory(&self, domain: Domain) -> bool {
         let Domain::Cuda(uuid) = domain else {
             return false;
@@ -407,7 +412,7 @@ fn is_unread(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(refusal) if refusal.code == RefusalCode::NotPermitted)
 }
 
-/// Bytes of the parts in which a message is copied to the host; 0: in one.
+/// Bytes of each part in which a message of `bytes` bytes is copied to the host. 0: the copy is made in one part.
 fn part_bytes(bytes: u64) -> u64 {
     let part = |parts| bytes.div_ceil(parts).next_multiple_of(WHOLE_BYTES_MAX);
     match bytes > WHOLE_BYTES_MAX {
@@ -416,18 +421,18 @@ fn part_bytes(bytes: u64) -> u64 {
     }
 }
 
-/// What a copy was queued as.
+/// A copy that was queued on a stream.
 struct QueuedCopy {
-    /// When the message is read.
+    /// The point after which neither this copy nor those before it read the message.
     read: Point,
-    /// When the copy is there.
+    /// The point at which the copy is complete.
     written: Point,
-    /// Bytes of its parts, of a copy in parts; else 0.
+    /// Bytes of each part; 0 if the copy is made in one part.
     part_bytes: u64,
 }
 
 impl ReplicaBlock {
-    /// Queues the copy of a part of a loan in host memory at `offset` of its pool.
+    /// Queues the copy of the bytes `from..end` of a loan in host memory. `offset`: that of the loan in its pool.
     pub(super) fn copy_part(
         &mut self,
         core: &PublisherCore,
@@ -452,7 +457,7 @@ impl ReplicaBlock {
         Ok(())
     }
 
-    /// Gives its block back after a failure, when nothing of ours uses it any more.
+    /// Gives back the block after a failed copy, once the copies that were queued before have ended.
     pub(super) fn fail(self, core: &PublisherCore, error: &CudaError) {
         tracing::debug!(%error, topic = core.topic_name, "copying while a loan is being filled failed; the message is copied when it is published");
         self.target.settle();
@@ -461,7 +466,7 @@ impl ReplicaBlock {
 }
 
 impl CopyTarget {
-    /// Whether the subscribers there read a message of `bytes` bytes where it is.
+    /// Whether the `readers` subscribers there read a message of `bytes` bytes in place, over peer access, instead of a replica.
     fn is_read_directly(&self, conductor: &Conductor, bytes: u64, readers: u64) -> bool {
         let CopyPath::Direct { peers: true, .. } = self.path else {
             return false;
@@ -474,8 +479,8 @@ impl CopyTarget {
         }
     }
 
-    /// Queues the copy of a message that is there at `point`. `read` is when it is not read any more for
-    /// the copies before this one, which is waited for last.
+    /// Queues the copy of a message that is complete at `point`. `read`: the point after which earlier copies no longer read the
+    /// message; this copy's `read` includes it. `copied`: ranges that a streaming copy has queued.
     fn copy(
         &self,
         core: &PublisherCore,
@@ -498,7 +503,7 @@ impl CopyTarget {
         let source = from.base() + filled.offset;
         let mut part_bytes = match self.mapped.pool.domain {
             Domain::Host => part_bytes(filled.bytes),
-            // It is the host's, or a peer's: nobody asks for a part.
+            // Readers on a GPU cannot use parts.
             Domain::Cuda(_) => 0,
         };
         let written = if part_bytes == 0 {
@@ -535,7 +540,7 @@ impl CopyTarget {
         }
     }
 
-    /// The same by way of pinned memory, in halves: one is filled while the other is emptied.
+    /// Like `copy`, over pinned memory with two halves: one stream fills a half while the other stream empties the other half.
     fn copy_staged(
         &self,
         staged: &Staged,
@@ -575,7 +580,7 @@ impl CopyTarget {
         })
     }
 
-    /// For the metrics: one more message was copied there.
+    /// Counts one more message copied to this pool, for the metrics.
     fn count(&self, storage: &Shared, bytes: u64) {
         if let Some((messages, all)) = pool_copies(storage, self.mapped.pool.pool) {
             messages.fetch_add(1, Ordering::Relaxed);
@@ -583,7 +588,7 @@ impl CopyTarget {
         }
     }
 
-    /// When the copies that were begun are over; `read` is when those before them are.
+    /// Queues the end of a streaming copy that is not needed. `read`: as for [`copy`](Self::copy).
     fn end(&self, core: &PublisherCore, read: Point) -> Result<QueuedCopy, CudaError> {
         let CopyPath::Direct { stream, from, .. } = &self.path else {
             return Ok(QueuedCopy {
@@ -597,7 +602,7 @@ impl CopyTarget {
         copying.end(written, Point::NONE, read)
     }
 
-    /// Waits on the CPU for what was queued before something failed.
+    /// Waits on the CPU for all work of this target's streams, after a failure.
     fn settle(&self) {
         let streams = match &self.path {
             CopyPath::Direct { stream, .. } => [Some(stream), None],
@@ -611,21 +616,22 @@ impl CopyTarget {
     }
 }
 
-/// When a message is read: with the last copy that is still queued.
+/// The point after which a message is no longer read: `written`, that of the last copy. If `written` is none, the copy is complete
+/// already, and so is everything that it waited for.
 fn written_or(written: Point, read: Point, point: Point) -> Point {
     match written.is_none() {
-        // The copy has been made, and so has what it waited for.
         true if read == point => Point::NONE,
         true => read,
         false => written,
     }
 }
 
-/// A stream of our own that copies.
+/// A stream of the publisher that copies.
 struct CopyStream<'a> {
     core: &'a PublisherCore,
-    /// What it copies from, on whose GPU's stream, and to.
+    /// The source, or on the way out of pinned memory the target; its GPU owns the stream.
     mapping: &'a Arc<PoolMapping>,
+    /// The target, or on the way into pinned memory the source.
     target: &'a Arc<PoolMapping>,
     stream: Stream,
 }
@@ -647,16 +653,16 @@ impl CopyStream<'_> {
         while at < bytes {
             let at_once = self.mapping.bytes_at_once(from + at, bytes - at);
             let at_once = self.target.bytes_at_once(to + at, at_once);
-            // SAFETY: the source is the message's block and the target a block of ours, or halves of the
-            // staging buffer; the publisher holds both until the work has passed, and nobody else writes
-            // them.
+            // SAFETY: the source is the message's block and the target a block that this publisher allocated for the copy; or one of
+            // them is a half of the staging buffer. The publisher holds the blocks until the point behind the copy has passed, reuses a
+            // half only behind its point, and nobody else writes any of them.
             unsafe { on.copy(to + at, from + at, at_once)? };
             at += at_once;
         }
         Ok(())
     }
 
-    /// Copies in parts, each with a point of its own. Returns the last point, and whether they follow each other.
+    /// Queues a copy in parts, each with a point of its own. Returns the last point, and whether the points are consecutive.
     fn copy_in_parts(
         &self,
         to: u64,
@@ -681,8 +687,8 @@ impl CopyStream<'_> {
         Ok((last, in_order))
     }
 
-    /// What was queued up to `written` of a message that is there at `point`; `read` is when it is not read any more
-    /// for the copies before.
+    /// Describes a queued copy that is complete at `written`. If earlier copies run on another stream, queues a point behind both
+    /// as its `read`. `point`: the message's; `read`: the point after which earlier copies no longer read the message.
     fn end(&self, written: Point, point: Point, read: Point) -> Result<QueuedCopy, CudaError> {
         let queued = |read| QueuedCopy {
             read,
@@ -692,7 +698,7 @@ impl CopyStream<'_> {
         if read == point || written.timeline == read.timeline {
             return Ok(queued(written_or(written, read, point)));
         }
-        // Copies before this one run on another stream: theirs, and ours.
+        // Earlier copies run on another stream: the new point comes behind them and this copy.
         self.wait(read)?;
         Ok(queued(self.point()?))
     }

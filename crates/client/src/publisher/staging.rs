@@ -1,8 +1,8 @@
-//! Host memory that a loan on a GPU is filled in: the driver knows its pages, so parts of a message are copied up while
-//! others still land, and nobody waits for a copy.
+//! Staging memory: pinned host memory in which the links fill a loan on a GPU. A stream copies parts of the message to the
+//! GPU while others still arrive, and no thread waits for a copy.
 //!
-//! It is this process's own, in regions that the driver is told of once. All copies are queued on one stream, and a block
-//! is used again when that has passed the last one of it.
+//! The memory is private to this process, in regions that are pinned once. All copies are queued on one stream; a block is
+//! reused when the stream has passed the block's last copy.
 
 use super::PublisherCore;
 use crate::client::{PoolMapping, WorkEnd};
@@ -13,7 +13,7 @@ use rgaps_pool::{Stream, Tlsf};
 use rgaps_topic::{progress, Point, Progress};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A region is at least this large, so that small messages seldom need one.
+/// A region is at least this large, so that small messages seldom need another one.
 const REGION_BYTES_MIN: u64 = 8 << 20;
 
 /// The staging memory of a publisher on a GPU.
@@ -25,12 +25,12 @@ pub(super) struct Staging {
 #[derive(Default)]
 struct Blocks {
     regions: Vec<Region>,
-    /// Blocks that were given back while copies of them may still run: region, handle there, and the point that ends the copies.
+    /// Blocks that were given back while copies from them may still run: region, handle there, and the point behind the last copy.
     returned: Vec<(usize, u32, Point)>,
 }
 
 struct Region {
-    /// Network cards know the pages until it is dropped, which is before they are.
+    /// The registration of the pages with network cards. Declared before `pages`, so it is dropped first.
     _registered: Option<Box<dyn Send + Sync>>,
     pages: Arc<PinnedBuffer>,
     tlsf: Tlsf,
@@ -47,7 +47,7 @@ pub(super) struct StagedBlock {
 }
 
 impl StagedBlock {
-    /// The stream that copies of it are queued on.
+    /// The stream on which copies from this block are queued.
     pub(super) fn stream(&self) -> Stream {
         self.staging.stream.handle()
     }
@@ -86,7 +86,7 @@ impl Staging {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A block, if one is free.
+    /// A block of the regions that exist. None: no such block is free.
     fn at_hand(self: &Arc<Self>, core: &PublisherCore, bytes: u64) -> Option<StagedBlock> {
         let mut blocks = self.blocks();
         let is_over = |point| {
@@ -102,11 +102,11 @@ impl Staging {
         blocks.allocate(self, bytes)
     }
 
-    /// One more region, large enough for a block of `bytes` bytes. It takes as long as the kernel needs for its pages.
+    /// Adds a region that is large enough for a block of `bytes` bytes. Takes as long as the kernel needs to pin the pages.
     fn grow(&self, mapping: &PoolMapping, bytes: u64) -> Result<(), CudaError> {
         let needed = Tlsf::lease_bytes(bytes, BLOCK_ALIGN).unwrap_or(u64::MAX);
         let all: u64 = self.blocks().regions.iter().map(|of| of.bytes).sum();
-        // Half as much again as there is, so that the number of regions grows with the logarithm.
+        // At least half of all bytes so far, so that the number of regions grows with their logarithm.
         let wanted = needed.max(all / 2).max(REGION_BYTES_MIN);
         let wanted = wanted.next_multiple_of(rgaps_layout::GRANULE_BYTES);
         let make = |bytes| {
@@ -139,13 +139,13 @@ impl PublisherCore {
         self.staging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A block to fill a loan in, if one is free.
+    /// A block in which to fill a loan, without waiting for the kernel. None: no such block is free.
     pub(super) fn staged_at_hand(&self, bytes: u64) -> Option<StagedBlock> {
         let staging = self.staging().clone()?;
         staging.at_hand(self, bytes)
     }
 
-    /// A block to fill a loan in. There may have to be pages for it, which takes its time.
+    /// A block in which to fill a loan. Pins more pages if no block is free, which may take long.
     pub(super) fn staged(&self, bytes: u64) -> Result<StagedBlock, LoanError> {
         let mapping = &self.own.mapping;
         let Some(context) = mapping.context() else {
@@ -171,7 +171,7 @@ impl PublisherCore {
         }
     }
 
-    /// Takes a block back, for when the copies that are queued have read it.
+    /// Takes back a block, for reuse once the queued copies have read it.
     pub(super) fn unstage(&self, block: &StagedBlock) {
         let stream = block.stream();
         let asked = self.own.mapping.ask(&self.client, stream);
@@ -179,7 +179,7 @@ impl PublisherCore {
         match asked {
             WorkEnd::Done => blocks.free(block.region, block.handle),
             WorkEnd::At(point) => blocks.returned.push((block.region, block.handle, point)),
-            // Nobody knows: it stays until the publisher ends.
+            // No point could be queued, so the copies' end is unknown: the block stays until the publisher ends.
             WorkEnd::Later => {}
         }
     }

@@ -1,11 +1,10 @@
-//! Copies that begin while their message still arrives: what comes from another host is on its way to a GPU
-//! before the last byte has landed.
+//! Streaming copies: copies to other domains that begin while their message still arrives from another host.
 //!
-//! Whoever fills a loan says which ranges are there. The first to say so has blocks provided in the pools that
-//! are read in, and queues the copies of what has come; others leave their ranges to whoever is doing that
-//! already. Publishing ends it, and copies what is left, for whoever came since.
+//! The threads that fill a loan report each range that has arrived. The first report allocates replicas in the pools in which
+//! subscribers read. One thread at a time queues copies; the others only leave it their ranges. Publishing ends the
+//! streaming copy and copies the rest, also for subscribers that joined in between.
 //!
-//! A loan on a GPU is filled in host memory ([`staging`](super::staging)), and its own bytes are what is copied.
+//! A loan on a GPU is filled in staging memory ([`staging`](super::staging)), from which its bytes are copied to the GPU.
 
 use super::replicas::ReplicaBlock;
 use super::staging::StagedBlock;
@@ -15,7 +14,7 @@ use rgaps_cuda::CudaError;
 use rgaps_pool::{Mapping, Stream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Ranges of a message, which do not overlap, in order.
+/// Ranges `(start, end)` of bytes of a message, sorted. They neither overlap nor touch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ranges(Vec<(u64, u64)>);
 
@@ -36,7 +35,7 @@ impl Ranges {
         self.0.splice(first..last, [joined]);
     }
 
-    /// What of the first `bytes` bytes is in none of them.
+    /// The gaps: the ranges of the first `bytes` bytes that were not inserted.
     pub(super) fn missing(&self, bytes: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let ends = self.0.iter().copied().chain([(bytes, bytes)]);
         let mut at = 0;
@@ -48,12 +47,14 @@ impl Ranges {
     }
 }
 
-/// The copies of a loan that is being filled.
+/// The streaming copy of a loan that is being filled.
 pub(crate) struct StreamingCopyCore {
     core: Arc<PublisherCore>,
+    /// Offset of the loan in its pool.
     offset: u64,
+    /// Length of the loan.
     bytes: u64,
-    /// Of a loan on a GPU: the host memory that it is filled in.
+    /// The staging memory of a loan on a GPU; None for a loan in host memory.
     staged: Option<StagedBlock>,
     state: Mutex<CopyState>,
     idle: Condvar,
@@ -61,22 +62,23 @@ pub(crate) struct StreamingCopyCore {
 
 #[derive(Default)]
 struct CopyState {
-    /// Ranges that are there and not queued.
+    /// Ranges that have arrived and whose copies are not queued yet.
     arrived: Vec<(u64, u64)>,
-    /// Somebody queues.
+    /// A thread is queuing copies.
     busy: bool,
-    /// Nothing more is begun.
+    /// No more copies may be queued.
     ended: bool,
+    /// The replicas into which copies were queued.
     begun: Vec<ReplicaBlock>,
-    /// `begun` is what was provided, maybe nothing.
+    /// Whether replicas were allocated; `begun` may be empty even so.
     is_provided: bool,
-    /// What of a loan on a GPU was copied there, or written by a network card.
+    /// Of a loan on a GPU: the ranges that were copied there, or that a network card wrote there.
     copied: Ranges,
-    /// A network card wrote some of it.
+    /// Of a loan on a GPU: a network card wrote some of its bytes.
     is_written: bool,
 }
 
-/// Tells of a loan that is filled in host memory what of it is filled, so that copies of that begin. Clones are the same.
+/// Reports which bytes of a loan have been filled in host memory, so that their copies begin. Clones are the same.
 #[derive(Clone)]
 pub struct StreamingCopy(Arc<StreamingCopyCore>);
 
@@ -100,7 +102,7 @@ impl StreamingCopy {
         StreamingCopy(streaming)
     }
 
-    /// Of a loan on a GPU. None: nothing is free, and `may_wait` does not say that there is time to find some.
+    /// The streaming copy of a loan on a GPU. None: no staging memory is free. With `may_wait` it allocates more instead.
     pub(crate) fn staged(
         core: &Arc<PublisherCore>,
         offset: u64,
@@ -115,36 +117,37 @@ impl StreamingCopy {
         Ok(streaming.map(StreamingCopy))
     }
 
-    /// Of a loan on a GPU: where its bytes are filled in, how many these are, and the stream that copies them up.
+    /// The staging memory of a loan on a GPU: address, length in bytes, and the stream that copies from it. None: the loan is in
+    /// host memory.
     pub(crate) fn filled_in(&self) -> Option<(u64, u64, Stream)> {
         let staged = self.0.staged.as_ref();
         staged.map(|staged| (staged.address, staged.bytes, staged.stream()))
     }
 
-    /// Of a loan on a GPU: queues the copies of what of its first `bytes` bytes is not there yet, and has what network cards
-    /// wrote be seen by work that is queued from now on.
+    /// Queues the copies of those of the first `bytes` bytes that are not on the GPU yet, and orders the direct writes of network
+    /// cards before work that is queued later. Does nothing for a loan in host memory.
     pub(crate) fn copy_rest(&self, bytes: u64) -> Result<(), PublishError> {
         self.0.copy_rest(bytes)
     }
 
-    /// Whether both are of the same loan.
+    /// Whether both are the streaming copy of the same loan.
     pub fn is_same(&self, other: &StreamingCopy) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// These bytes are there, and nobody writes them while they are read; in any order, from any thread. Where they
-    /// are written once more, with the same bytes or others, this is called again afterwards.
+    /// Reports that `bytes` bytes from byte `from` on have arrived, and that nobody writes them while they are copied. In any
+    /// order, from any thread. A caller that writes bytes again reports them again afterwards.
     pub fn arrived(&self, from: u64, bytes: u64) {
         self.0.arrived(from, bytes);
     }
 
-    /// Of a loan on a GPU: a network card wrote these bytes there itself. In any order, from any thread. What is said to have
-    /// [`arrived`](Self::arrived) on the host later counts instead.
+    /// Reports that a network card wrote `bytes` bytes from byte `from` on into the GPU's memory. In any order, from any thread.
+    /// If the same bytes are later reported as [`arrived`](Self::arrived), the copy from the host replaces them.
     pub fn written(&self, from: u64, bytes: u64) {
         self.0.written(from, bytes);
     }
 
-    /// No more copies are queued. What was begun.
+    /// Ends the streaming copy: no more copies are queued. Returns the replicas into which copies were queued.
     pub(crate) fn end(&self) -> Vec<ReplicaBlock> {
         self.0.end()
     }
@@ -215,7 +218,8 @@ impl StreamingCopyCore {
         state.is_written = true;
     }
 
-    /// Queues the copies of what has arrived, into blocks that are provided if they are not yet.
+    /// Queues the copies of arrived ranges into the replicas `begun`. Allocates these first unless `is_provided`. Returns the
+    /// replicas whose copies did not fail.
     fn queue(
         &self,
         begun: Vec<ReplicaBlock>,
@@ -225,7 +229,7 @@ impl StreamingCopyCore {
         let core = &self.core;
         let begun = match is_provided {
             true => begun,
-            // Without memory it is copied when it is published, or waits there.
+            // Without memory now, publishing allocates the replicas, and waits for memory then.
             false => core
                 .provide(self.bytes, &mut Vec::new())
                 .unwrap_or_default(),
@@ -245,7 +249,7 @@ impl StreamingCopyCore {
         queued.collect()
     }
 
-    /// Queues the copies of a loan's own bytes. How many of the ranges: others are copied when it is published.
+    /// Queues the copies of ranges from staging memory to the GPU. Returns how many ranges were queued; publishing copies the others.
     fn copy_up(&self, staged: &StagedBlock, ranges: &[(u64, u64)]) -> usize {
         let mut copies = ranges.iter().map(|range| self.copy_range(staged, *range));
         let failed = copies.position(|copied| copied.is_err());
@@ -258,8 +262,9 @@ impl StreamingCopyCore {
             return Ok(());
         };
         let to = mapping.base() + self.offset + from;
-        // SAFETY: both lie in blocks of the loan's, checked when it was made, which are kept until the stream has
-        // passed; the source has landed, and where it lands again it is copied again.
+        // SAFETY: `arrived` and `missing` limit the range to the loan's `bytes`, and both the loan's block and its staging block have as
+        // many. Both blocks are reused only when the stream has passed the copy. Threads that fill the loan report a range only after
+        // they wrote it; a caller that writes it again reports it again, and then it is copied again.
         unsafe { on?.copy(to, staged.address + from, end - from) }
     }
 
@@ -277,7 +282,7 @@ impl StreamingCopyCore {
         }
         let mapping = &self.core.own.mapping;
         match mapping.context().filter(|_| state.is_written) {
-            // Before anybody is told of the message.
+            // Must happen before the message is announced.
             Some(context) => Ok(context
                 .order_direct_writes()
                 .map_err(|error| mapping.fail(error))?),
@@ -310,7 +315,7 @@ impl Drop for StreamingCopyCore {
 }
 
 impl PublisherCore {
-    /// Gives back what loans that are not published yet have for their copies.
+    /// Ends the streaming copies of all loans that are not published yet, and gives back their replicas.
     #[cold]
     pub(super) fn end_streaming_copies(&self) {
         let known = {

@@ -1,4 +1,4 @@
-//! A GPU for a test: one of a test driver of its own.
+//! A GPU for a test: the first GPU of a private test driver.
 #![allow(dead_code, reason = "every test program uses a part of it")]
 
 use rgaps_cuda::{CudaMapping, CudaSource, CudaStream, Device, Driver};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// The granularity of the test driver.
 pub const UNIT: u64 = 2 << 20;
 
-/// A driver that nobody else uses, and its first GPU.
+/// A test driver that no other test uses, and its first GPU.
 pub struct Gpu {
     pub driver: Arc<Driver>,
     pub device: Device,
@@ -20,7 +20,7 @@ pub struct Gpu {
 impl Gpu {
     pub fn new(settings: &str) -> Gpu {
         let control = TestDriver::private();
-        // Failures are for the test, not for getting here.
+        // Injected failures apply to the test's calls, not to this setup.
         control.configure(settings.split(";fail=").next().unwrap_or_default());
         let driver = Driver::load_from(control.path()).expect("the test driver loads");
         let device = driver.devices().expect("it has GPUs").remove(0);
@@ -55,7 +55,7 @@ impl Gpu {
         CudaStream::new(mapping.context().clone()).expect("a stream")
     }
 
-    /// All that is held in the driver.
+    /// The number of live resources in the driver, by kind.
     pub fn held(&self) -> Vec<(&'static str, u64)> {
         let sorts = [
             "handles",
@@ -82,7 +82,7 @@ impl Gpu {
     }
 }
 
-/// The code of a driver error.
+/// The failed call and the code of a driver error.
 pub fn cuda_code<T: std::fmt::Debug>(result: Result<T, PoolError>) -> (&'static str, i32) {
     match result {
         Err(PoolError::Cuda { call, code, .. }) => (call, code),
@@ -90,7 +90,7 @@ pub fn cuda_code<T: std::fmt::Debug>(result: Result<T, PoolError>) -> (&'static 
     }
 }
 
-/// What a read of `bytes` bytes gives.
+/// Reads `bytes` bytes.
 pub fn read(mapping: &CudaMapping, offset: u64, bytes: usize) -> Vec<u8> {
     let mut found = vec![0; bytes];
     mapping

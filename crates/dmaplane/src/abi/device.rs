@@ -1,4 +1,4 @@
-//! `dmaplane_uapi.h`: the interface of the dmaplane paper.
+//! The records of `dmaplane_uapi.h`: the interface of the dmaplane paper.
 
 records! {
     "dmaplane_",

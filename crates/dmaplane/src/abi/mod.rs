@@ -1,6 +1,6 @@
 //! The records that programs and the module exchange, as its headers declare them.
 //!
-//! Padding has a name, so all bytes of a record are initialised and none of ours leak into the kernel.
+//! All padding has a name, so all bytes of a record are initialised, and none of this process's memory leaks into the kernel.
 
 /// Declares records: the C structure's name and size, then fields in order.
 macro_rules! records {

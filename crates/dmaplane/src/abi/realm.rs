@@ -1,4 +1,4 @@
-//! `dmaplane_pool_uapi.h`: memory with a quota.
+//! The records of `dmaplane_pool_uapi.h`: memory with a quota.
 
 records! {
     "dmaplane_pool_",

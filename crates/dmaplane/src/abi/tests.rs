@@ -1,4 +1,4 @@
-//! The module's headers, compiled, say the same as our records.
+//! Compiles the module's headers, and compares sizes, offsets and numbers with those of this crate.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 type Record = (&'static str, usize, &'static [(&'static str, usize)]);
 
-/// Where the headers are. A package from crates.io comes without the module.
+/// The folder of the headers; `None` if there is none, as in a package from crates.io.
 fn headers(name: &str) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernel/dmaplane");
     let there = folder.join(name).exists();
@@ -16,7 +16,7 @@ fn headers(name: &str) -> Option<PathBuf> {
     there.then_some(folder)
 }
 
-/// What the header says of each name, and what we say.
+/// Compares records and numbers with those of a header.
 fn compare(header: &str, records: &[Record], numbers: &[(&str, u64)]) {
     let Some(folder) = headers(header) else {
         return;

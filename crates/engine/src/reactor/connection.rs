@@ -1,20 +1,20 @@
-//! A session's socket: packets that were received, and packets that wait to be sent.
+//! A session's socket, with the packets that wait to be sent.
 
 use crate::sessions::Peer;
-use rgaps_session::{Channel, ClientPacket, DaemonPacket, Notice, SocketError};
+use rgaps_session::{ClientPacket, DaemonPacket, Notice, SessionSocket, SocketError};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Packets that wait for room in a client's socket: notices and one answer, since no request is read before it is sent. A
-/// client with more is broken.
+/// Packets that wait for room in a client's socket: notices and one answer, since no request is read before the answer is sent. A
+/// client with more does not read its notices, and is cut off.
 const MAX_QUEUED: usize = 128;
-/// Bytes that the system keeps for a client that does not read.
+/// Bytes of packets that the kernel keeps for a client that does not read.
 const MAX_UNREAD_BYTES: usize = 96 << 10;
 /// Descriptors that one client may leave unread. A client that waits for each answer has far fewer.
 pub(super) const MAX_UNREAD_FDS: usize = 128;
-/// Those of them that notices may carry: the rest is for answers.
+/// Unread descriptors that notices may carry: the others are for answers.
 const MAX_UNREAD_NOTICE_FDS: usize = 64;
-/// More packets than the system keeps for one client.
+/// Of how many sent packets the number of descriptors is remembered: more packets than the kernel keeps for one client.
 const MAX_SENT: usize = 512;
 
 /// `ETOOMANYREFS`.
@@ -23,13 +23,13 @@ const TOO_MANY_REFERENCES: i32 = rustix::io::Errno::TOOMANYREFS.raw_os_error();
 /// What to do about a socket after writing to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Flow {
-    /// Nothing changes.
+    /// Nothing.
     Same,
-    /// Watch for room to write, or stop watching.
+    /// True: watch for room to write. False: stop watching for it.
     Wait(bool),
     /// The kernel takes no descriptors now: send again in a while.
     Pause,
-    /// All is sent, or nothing more can be sent.
+    /// End the session: all its packets are sent, or nothing more can be sent.
     Finished,
 }
 
@@ -38,19 +38,21 @@ pub(super) enum Flow {
 pub(super) enum Ahead {
     /// Bytes alone, or it is the session's end.
     Bytes,
-    /// Descriptors, too.
+    /// Bytes and descriptors.
     Descriptors,
 }
 
 /// A session's socket.
 pub(super) struct Connection {
-    channel: Channel,
+    channel: SessionSocket,
     /// Whether the client was welcomed; only then may it send descriptors.
     welcomed: bool,
     queue: VecDeque<(DaemonPacket, Vec<OwnedFd>)>,
-    /// How many descriptors the last packets carried, the newest last.
+    /// How many descriptors each of the last packets carried, the newest last.
     sent: VecDeque<u8>,
+    /// Whether the reactor watches for room to write, or retries after a pause.
     waiting: bool,
+    /// Whether the session ends once `queue` is empty.
     leaving: bool,
 }
 
@@ -62,7 +64,7 @@ impl AsFd for Connection {
 
 impl Connection {
     /// A connection over an accepted channel.
-    pub(super) fn new(channel: Channel) -> Connection {
+    pub(super) fn new(channel: SessionSocket) -> Connection {
         Connection {
             channel,
             welcomed: false,
@@ -86,7 +88,7 @@ impl Connection {
         Ok((peer, process))
     }
 
-    /// The client may send descriptors from now on.
+    /// Lets the client send descriptors.
     pub(super) fn welcome(&mut self) {
         self.welcomed = true;
         self.channel.accept_descriptors(true);
@@ -101,7 +103,7 @@ impl Connection {
         }
     }
 
-    /// The next request. `discard` gets the descriptors of a packet that is no request.
+    /// Receives the next request. `discard` gets the descriptors of a packet that is no request.
     pub(super) fn receive(
         &self,
         discard: &mut dyn FnMut(Vec<OwnedFd>),
@@ -117,7 +119,8 @@ impl Connection {
         }
     }
 
-    /// Sends a packet as soon as possible. A notice drops its descriptors rather than wait: the client asks for them.
+    /// Queues a packet and sends as much as the socket takes. A notice that would have to wait drops its descriptors: the client asks
+    /// for them. `Err`: why to cut the client off.
     pub(super) fn push(
         &mut self,
         mut packet: DaemonPacket,
@@ -146,7 +149,7 @@ impl Connection {
         Ok(self.flush())
     }
 
-    /// The most descriptors that may be sent and unread, and those that wait to be sent.
+    /// How many descriptors the client has not read: those in the socket, estimated from above, and those that wait to be sent.
     pub(super) fn unread_fds(&self) -> usize {
         let queued = self.queued_fds();
         if self.sent.iter().all(|count| *count == 0) {
@@ -163,12 +166,12 @@ impl Connection {
         queued + sent
     }
 
-    /// Descriptors that wait to be sent, which this process has open.
+    /// How many descriptors wait to be sent. This process keeps them open until then.
     pub(super) fn queued_fds(&self) -> usize {
         self.queue.iter().map(|(_, fds)| fds.len()).sum()
     }
 
-    /// Ends the session when its packets are sent.
+    /// Ends the session once its packets are sent.
     pub(super) fn leave(&mut self) {
         self.leaving = true;
     }
@@ -192,7 +195,8 @@ impl Connection {
                     }
                     self.queue.pop_front();
                 }
-                // Clients have too many unread descriptors. A client asks for those of a notice; an answer waits.
+                // The kernel holds too many descriptors in flight. A notice goes without its own, which the client asks for; an
+                // answer waits.
                 Err(SocketError::System { source, .. })
                     if source.raw_os_error() == Some(TOO_MANY_REFERENCES) && !fds.is_empty() =>
                 {

@@ -1,4 +1,4 @@
-//! An engine without sockets, and clients that do to the shared memory what clients do.
+//! An engine without sockets, and simulated clients that use the shared memory as real ones do.
 #![allow(dead_code)] // each test file uses a part of it
 
 use rgaps_engine::{Engine, Opened, Peer, SessionId, Setup, Sources, Verdict};
@@ -18,20 +18,20 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Granules of a segment of the test's pools, which are as small as segments are.
+/// Granules of a segment of the tests' pools: the smallest segment.
 pub const SEGMENT_GRANULES: u64 = SEGMENT_UNIT_BYTES / GRANULE_BYTES;
-/// Granules of the test's pools: few, so that they are soon full.
+/// Granules of the tests' pools: few, so that they are soon full.
 pub const POOL_GRANULES: u64 = 2 * SEGMENT_GRANULES;
 
-/// "GPUs" that there are, in host memory: those whose number has 16 times the same byte up to this.
+/// How many simulated GPUs exist. Their memory is host memory, and the UUID of GPU n has 16 times the byte n.
 pub const GPUS: u8 = 20;
 
-/// One of the "GPUs", or, above [`GPUS`], one that is not there.
+/// The domain of a simulated GPU. A GPU above [`GPUS`] does not exist.
 pub fn gpu(number: u8) -> Domain {
     Domain::Cuda(GpuUuid([number; 16]))
 }
 
-/// Host memory that says that it is in some domain.
+/// Host memory that claims to be in a given domain.
 struct Source(Domain, HostSource);
 
 impl SegmentSource for Source {
@@ -87,15 +87,15 @@ pub struct Hold {
 
 impl Hold {
     pub fn words(&self) -> Shared {
-        // SAFETY: the mapping is read-write and as long; tests keep their clients alive as long as
-        // the views they make of it.
+        // SAFETY: `self.map` is a read-write mapping of `self.map.bytes()` bytes. Tests use no view after they have dropped the `Hold`,
+        // which unmaps it.
         unsafe { Shared::new(self.map.base().as_ptr(), self.map.bytes()) }
     }
 
-    /// Takes the lock that says that this client lives.
+    /// Takes the lock on the registry by which the daemon sees that this client lives.
     pub fn lock(&self) {
         let mut lock = flock(self.grant.client_index);
-        // SAFETY: an open descriptor and a `flock` of our own.
+        // SAFETY: `self.registry` keeps the descriptor open, and `lock` is a local `flock`, which is what F_OFD_SETLK reads.
         let rc = unsafe { libc::fcntl(self.registry.as_raw_fd(), libc::F_OFD_SETLK, &mut lock) };
         assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
     }
@@ -117,7 +117,7 @@ pub struct Sim {
     pub uid: u32,
     pub holds: HashMap<ZoneId, Hold>,
     pub segments: Vec<OwnedFd>,
-    /// Timelines that it hands back.
+    /// The timelines that `hand_back_all` hands back.
     pub timelines: Vec<u32>,
 }
 
@@ -178,7 +178,7 @@ pub fn reliable() -> Role {
     })
 }
 
-/// Begins with what is kept.
+/// A subscriber that begins with the kept history.
 pub fn late() -> Role {
     Role::Subscriber(Demand {
         reliable: false,
@@ -187,7 +187,7 @@ pub fn late() -> Role {
     })
 }
 
-/// Looks on, beginning with what is kept.
+/// An observer that begins with the kept history.
 pub fn observer() -> Role {
     Role::Observer(Demand {
         reliable: true,
@@ -270,21 +270,21 @@ impl World {
         }
     }
 
-    /// Where the daemon writes what its successor needs.
+    /// The path of the state file.
     pub fn state_file(&self) -> PathBuf {
         self.folder.path().join("sock.state")
     }
 
-    /// The daemon is killed and started again.
+    /// Kills the daemon and starts the next one.
     pub fn restart(&mut self) {
         self.engine = engine(&self.config, &self.folder, self.now);
     }
 
-    /// Time passes; the engine is woken when it wants to be.
+    /// Lets time pass, and ticks the engine whenever it asks for that.
     pub fn pass(&mut self, duration: Duration) {
         let end = self.now + duration;
         while let Some(next) = self.engine.next_tick() {
-            // What is overdue (a session to be cut off) stays so until somebody acts.
+            // An overdue session stays due until somebody cuts it off, so step on by at least 1 ms.
             self.now = next.max(self.now + Duration::from_millis(1));
             if self.now > end {
                 break;
@@ -322,7 +322,7 @@ impl World {
         self.sim(name, uid, id)
     }
 
-    /// A client whose process has this number.
+    /// A client with this process number.
     pub fn client_of_process(&mut self, name: &str, pid: u32) -> Sim {
         let uid = rustix::process::geteuid().as_raw();
         let id = self.connect_process(pid, uid, true);
@@ -352,7 +352,7 @@ impl World {
         self.ask(sim, hello).unwrap();
     }
 
-    /// The client's session with the next daemon.
+    /// Gives the client a session with the next daemon. Hands nothing back.
     pub fn reconnect(&mut self, sim: &mut Sim) {
         sim.id = self.connect_as(sim.uid, true);
         self.hello(sim);
@@ -422,7 +422,7 @@ impl World {
         self.try_join(sim, wish(topic, role)).unwrap()
     }
 
-    /// A bridge's report; the seats that end.
+    /// Sends a bridge's report. Returns the seats that end.
     pub fn report_device(&mut self, sim: &Sim, seat: &Seat, row: DeviceRow) -> Vec<SeatEnd> {
         let report = Request::Device {
             member: seat.member,
@@ -436,7 +436,7 @@ impl World {
         }
     }
 
-    /// Opens a device topic by its name; what its seats have as their owner.
+    /// Opens a device topic by its name. Returns the owner number for the client's seats.
     pub fn open_device(&mut self, sim: &mut Sim, topic: &str) -> u64 {
         let request = Request::OpenDevice {
             topic: topic.into(),
@@ -489,7 +489,7 @@ impl World {
         }
     }
 
-    /// Fetches the descriptors of all segments of the seat's pool.
+    /// Fetches the descriptors of all segments of pool 0 in the seat's zone.
     pub fn fetch_segments(&mut self, sim: &mut Sim, seat: &Seat, writable: bool) {
         loop {
             let from = sim.segments.len() as u32;
@@ -536,7 +536,7 @@ impl World {
         Reader::new(self.topic(sim, seat), seat.member.slot, reliable, start).unwrap()
     }
 
-    /// The client's process ends.
+    /// Ends the client's process.
     pub fn kill(&mut self, sim: Sim) {
         let id = sim.id;
         drop(sim);
@@ -620,7 +620,7 @@ impl World {
         Ok(())
     }
 
-    /// Hands back and claims everything, as an honest client does.
+    /// Hands back a zone with the segments of pool 0, and claims members with their ranges in that pool.
     pub fn hand_back_all(&mut self, sim: &mut Sim, zone: ZoneId, claims: &[(Member, Vec<Range>)]) {
         self.reconnect(sim);
         if self.hand_back(sim, zone).unwrap() {

@@ -1,7 +1,7 @@
 //! The library of jobs: `tests/rdma/jobs.h`, compiled for the host or for GPUs.
 
 use anyhow::{bail, Context, Result};
-use rgaps_gpu_verbs::{Buffer, Memory, QueuePairView};
+use rgaps_gpu_verbs::{Buffer, QueuePairView, ZeroedMemory};
 use rgaps_layout::DeviceTopicView;
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::mem::{offset_of, size_of};
@@ -67,12 +67,11 @@ pub struct Board {
 }
 
 impl Board {
-    /// A board as it is now.
-    pub fn read(memory: &Memory) -> Board {
+    /// Copies the board as it is now.
+    pub fn read(memory: &ZeroedMemory) -> Board {
         let mut bytes = [0u8; size_of::<Board>()];
         memory.read(0, &mut bytes);
-        // SAFETY: a board is plain numbers, of which all bytes are values; the jobs that write it are done, or it is looked at
-        // for a number that says so.
+        // SAFETY: `bytes` has the size of a board, and a board consists of integers only, so all bytes are valid values.
         unsafe { bytes.as_ptr().cast::<Board>().read_unaligned() }
     }
 }
@@ -92,18 +91,18 @@ pub struct Jobs {
 }
 
 impl Jobs {
-    /// Loads it.
+    /// Loads the library.
     pub fn load(path: &str) -> Result<Jobs> {
         let name = CString::new(path)?;
-        // SAFETY: the path is a C string; the library is ours, and its initialisers are those of C++.
+        // SAFETY: `name` is a C string. The library is built from tests/rdma/jobs.cu, whose initialisers are those of C++.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
-            // SAFETY: dlopen failed just now in this thread, so there is a text, until the next dl call.
+            // SAFETY: dlopen failed just now in this thread, so dlerror returns a C string, which is valid until the next dl call.
             let why = unsafe { CStr::from_ptr(libc::dlerror()) };
             bail!("{}", why.to_string_lossy());
         }
         let symbol = |name: &CStr| -> Result<*mut c_void> {
-            // SAFETY: the handle is of a library that is never closed.
+            // SAFETY: dlopen returned the handle above, and nobody closes it.
             let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
             (!found.is_null())
                 .then_some(found)
@@ -111,7 +110,7 @@ impl Jobs {
         };
         let run = symbol(c"rgaps_rdma_jobs_run")?;
         let kind = symbol(c"rgaps_rdma_jobs_kind")?;
-        // SAFETY: functions of tests/rdma/jobs.cu with these signatures.
+        // SAFETY: tests/rdma/jobs.cu defines these functions with these signatures. `kind` returns a string literal.
         unsafe {
             let kind =
                 std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *const c_char>(kind);
@@ -124,7 +123,7 @@ impl Jobs {
 
     /// Runs jobs at the same time, each by one thread or warp, and returns when all have ended.
     pub fn run(&self, jobs: &[Job], warps_per_block: u32) -> Result<()> {
-        // SAFETY: the jobs name memory that their makers keep until this returns.
+        // SAFETY: the slice is valid for its length. The callers keep the memory that the jobs name until this returns.
         let failed = unsafe { (self.run)(jobs.as_ptr(), jobs.len() as u32, warps_per_block) };
         match failed {
             0 => Ok(()),

@@ -1,5 +1,5 @@
-//! What posting costs, one step of the ladder after the other, against a card that completes and carries out nothing; and posting
-//! alone, with queues in host memory and with the kernels.
+//! `ladder`: measures what posting costs in steps, each with one more optimisation, against a card that completes works without carrying
+//! them out. Then measures posting alone, without a card, with queues in host memory and in the kernels' memory.
 
 use crate::jobs::{Job, Jobs, Task};
 use crate::side::{Side, Sizes};
@@ -19,25 +19,26 @@ const DEPTHS: Depths = Depths {
     sends_log2: 8,
     receives_log2: 2,
 };
-/// What the card takes for each work, at least, in steps that compare waiting with pipelining.
+/// Latencies of the card in the steps that compare waiting with pipelining.
 const LATENCIES_US: [u64; 3] = [2, 5, 10];
-/// Tries of posting alone.
+/// How many times posting alone fills the send queue.
 const LAPS: u64 = 64;
 
 struct Rung {
     name: String,
     task: Task,
     ring_every: u32,
-    /// Groups that post at once, and queue pairs that they share among them.
+    /// Groups that post at the same time.
     groups: usize,
+    /// Queue pairs that the groups share.
     pairs: usize,
     warps_per_block: u32,
     messages: u64,
-    /// Of the card, on top of what its thread takes.
+    /// Latency of the card, on top of its thread's own time.
     latency: Duration,
 }
 
-/// Climbs it.
+/// Runs all steps and posting alone.
 pub fn run(jobs: &Jobs, options: &Options) -> Result<()> {
     let kernels = kernels(jobs)?;
     let messages = options.number("messages", 20_000)?;
@@ -85,7 +86,7 @@ fn rungs(messages: u64, blocks: usize, warps: u32) -> Vec<Rung> {
         messages,
         latency: Duration::ZERO,
     };
-    // Each of these waits for the card once for each message.
+    // Steps that wait for the card at each message are slow, so they get fewer messages.
     let few = (messages / 10).max(1);
     let mut all = vec![
         one("one thread, waits for each", Task::Naive, 1, few),
@@ -174,7 +175,7 @@ fn climb(jobs: &Jobs, kernels: Domain, rung: &Rung) -> Result<Value> {
     }))
 }
 
-/// Queues without a card: what the kernel's own part costs, with queues where a proxy reads them and where a card would.
+/// Measures posting on queues that no card serves: the kernel's own part, with queues where a proxy reads them, and where a card would.
 fn alone(jobs: &Jobs, kernels: Domain) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for (name, rings) in [

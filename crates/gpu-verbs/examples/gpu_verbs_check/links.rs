@@ -1,10 +1,11 @@
-//! Links between device topics: on each host a kernel publishes or receives, and another carries the messages to the other host or from it.
+//! Links between device topics. Each host runs two kernels: one publishes or receives, the other carries the messages to or from the other
+//! host.
 
 use crate::jobs::{Board, Job, Jobs, Task};
 use crate::side::Sizes;
 use anyhow::{ensure, Result};
 use rgaps_device::{DeviceTopic, Geometry};
-use rgaps_gpu_verbs::{Card, LinkEnd, LinkSizes, Memory};
+use rgaps_gpu_verbs::{Card, LinkEnd, LinkSizes, ZeroedMemory};
 use rgaps_layout::Domain;
 use rgaps_verbs::Device;
 use std::net::TcpStream;
@@ -15,17 +16,17 @@ const FAILED: i64 = -32;
 
 /// One host of a link.
 pub struct LinkSide {
-    // Before the memory that its card writes.
     end: LinkEnd,
     topic: DeviceTopic,
     seat: u32,
     tasks: [Task; 2],
-    boards: [Arc<Memory>; 2],
+    boards: [Arc<ZeroedMemory>; 2],
     sizes: Sizes,
 }
 
 impl LinkSide {
-    /// The one that sends, or the one that receives, with its carrier over RDMA verbs on a device, or over the connection itself.
+    /// Makes the side that sends, or with [`Task::Receive`] the one that receives. The link runs over RDMA verbs on `device`, or without a
+    /// device over the TCP connection `stream`.
     pub fn new(
         kernels: Domain,
         task: Task,
@@ -58,14 +59,14 @@ impl LinkSide {
                 _ => [Task::TopicReceive, Task::Ingress],
             },
             boards: [
-                Memory::host(kernels, board_bytes)?,
-                Memory::host(kernels, board_bytes)?,
+                ZeroedMemory::host(kernels, board_bytes)?,
+                ZeroedMemory::host(kernels, board_bytes)?,
             ],
             sizes,
         })
     }
 
-    /// Both sides, in this process.
+    /// Makes both sides in this process.
     pub fn pair(
         kernels: Domain,
         sizes: Sizes,
@@ -81,7 +82,7 @@ impl LinkSide {
         })
     }
 
-    /// What its two kernels do.
+    /// The jobs of its two kernels.
     pub fn jobs(&self, messages: u64) -> [Job; 2] {
         let view = self.end.view();
         [0, 1].map(|at| Job {
@@ -100,7 +101,7 @@ impl LinkSide {
         })
     }
 
-    /// What the kernel found that publishes or receives; says what is wrong with either.
+    /// Checks the results of both kernels. Returns the board of the one that publishes or receives.
     pub fn check(&self, messages: u64) -> Result<Board> {
         let counts = self.end.pair().counts();
         let boards = [0, 1].map(|at| Board::read(&self.boards[at]));
@@ -122,7 +123,7 @@ impl LinkSide {
         Ok(boards[0])
     }
 
-    /// The kernel that carries is told that the other host has gone, also while it waits for messages.
+    /// Checks that the kernel that carries messages notices that the other host has gone, also while it waits for messages.
     pub fn is_told(&self, jobs: &Jobs) -> Result<()> {
         let job = Job {
             fault: 1,

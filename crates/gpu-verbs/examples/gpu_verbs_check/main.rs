@@ -1,5 +1,6 @@
-//! Kernels that post RDMA, end to end: against the software card, TCP and RDMA verbs inside a process, every byte verified; and what
-//! posting costs, in steps. Kernels are those of a library that is compiled from `tests/rdma/jobs.cu`: threads, or a GPU's.
+//! Checks kernels that post RDMA, end to end: against the software card, over TCP, and over RDMA verbs inside a process, with every byte
+//! verified. Also measures what posting costs. The kernels come from a library that is compiled from `tests/rdma/jobs.cu`, for threads of
+//! the host or for a GPU.
 //!
 //! ```text
 //! gpu-verbs-check verify --jobs LIBRARY [--only TEST] [--messages N] [--bytes N] [--seed N] [--payload gpu] [--limit-s N]
@@ -8,7 +9,7 @@
 //! gpu-verbs-check send --jobs LIBRARY --peer ADDRESS:PORT [--topics yes] [--device RDMA] [--messages N] [--bytes N]
 //! gpu-verbs-check choose
 //! ```
-//! The last line is JSON; the exit code is 1 if anything was wrong. No figure here is one of RDMA: no network card takes part.
+//! The last line is JSON. The exit code is 1 if a check failed. No figure here is one of a network card: none takes part.
 
 mod jobs;
 mod ladder;
@@ -39,12 +40,12 @@ impl Options {
         Ok(Options(found))
     }
 
-    /// Its text, if it was given.
+    /// The option's text, if it was given.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Its number, or what it is if it was not given.
+    /// The option's number, or `none` if it was not given.
     pub fn number(&self, name: &str, none: u64) -> Result<u64> {
         let Some(text) = self.text(name) else {
             return Ok(none);
@@ -53,7 +54,7 @@ impl Options {
     }
 }
 
-/// Where kernels of the library run.
+/// The domain in which kernels of the library run.
 pub fn kernels(jobs: &jobs::Jobs) -> Result<Domain> {
     if !jobs.is_cuda {
         return Ok(Domain::Host);

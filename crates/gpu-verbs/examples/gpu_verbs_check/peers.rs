@@ -1,5 +1,5 @@
-//! Two processes, also of two hosts, whose proxies carry works over TCP or RDMA verbs: one's kernel sends messages to the other's; or,
-//! with `--topics yes`, what a kernel publishes in a device topic here, a kernel receives from a device topic there.
+//! `send` and `receive`: two processes, on one host or two, whose proxies carry works over TCP or RDMA verbs. A kernel of one sends messages
+//! to a kernel of the other. With `--topics yes` one kernel publishes in a device topic, and the other receives from one.
 
 use crate::jobs::{Board, Jobs, Task};
 use crate::links::LinkSide;
@@ -20,13 +20,13 @@ const DEPTHS: Depths = Depths {
 };
 const SLOTS: u32 = 16;
 
-/// The connection over which both ends agree, and that of the carrier.
+/// The connection over which both ends exchange buffers, and the carrier's.
 struct Connections {
     control: TcpStream,
     carrier: TcpStream,
 }
 
-/// The end that waits for the other, and receives.
+/// Runs the end that listens and receives.
 pub fn receive(jobs: &Jobs, options: &Options) -> Result<()> {
     let address = options.text("listen").context("--listen is missing")?;
     let listener = TcpListener::bind(address)?;
@@ -40,7 +40,7 @@ pub fn receive(jobs: &Jobs, options: &Options) -> Result<()> {
     )
 }
 
-/// The end that connects, and sends.
+/// Runs the end that connects and sends.
 pub fn send(jobs: &Jobs, options: &Options) -> Result<()> {
     let address = options.text("peer").context("--peer is missing")?;
     let (control, carrier) = (TcpStream::connect(address)?, TcpStream::connect(address)?);
@@ -72,14 +72,14 @@ fn run(jobs: &Jobs, options: &Options, task: Task, connections: Connections) -> 
     Ok(())
 }
 
-/// A port of an RDMA device, by the device's name.
+/// Opens an RDMA device by its name.
 fn open(name: &str) -> Result<Arc<Device>> {
     let port = Verbs::ports().into_iter().find(|port| port.device == name);
     let port = port.with_context(|| format!("there is no RDMA device {name}"))?;
     Ok(Verbs::load()?.open(&port)?)
 }
 
-/// Messages without topics: works, and immediates.
+/// Runs this end without topics: its kernel posts works, and immediates.
 fn works(
     jobs: &Jobs,
     task: Task,
@@ -114,12 +114,12 @@ fn works(
     };
     jobs.run(&[side.job(task, messages, remote)], 1)?;
     side.check(&format!("{task:?}"), messages)?;
-    // The peer's last works want replies, so nobody leaves before the other is done.
+    // Each side's card must answer the peer's last works, so both wait for each other before they end.
     swap(&mut control, Buffer::default())?;
     Ok(side.board())
 }
 
-/// What a kernel publishes in a device topic here, a kernel receives from a device topic there.
+/// Runs this end with device topics and a link between them.
 fn topics(
     jobs: &Jobs,
     task: Task,
@@ -139,7 +139,7 @@ fn topics(
     Ok(found)
 }
 
-/// Gives the peer where this side's memory is, and gets where the peer's is.
+/// Exchanges buffers with the peer.
 fn swap(stream: &mut TcpStream, mine: Buffer) -> Result<Buffer> {
     let mut words = [0; 16];
     words[..8].copy_from_slice(&mine.address.to_le_bytes());

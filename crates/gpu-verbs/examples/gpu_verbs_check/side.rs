@@ -2,7 +2,7 @@
 
 use crate::jobs::{Board, Job, Jobs, Task};
 use anyhow::{bail, Result};
-use rgaps_gpu_verbs::{Buffer, Card, Depths, Memory, QueuePair, Registration};
+use rgaps_gpu_verbs::{Buffer, Card, Depths, QueuePair, Registration, ZeroedMemory};
 use rgaps_layout::Domain;
 use std::mem::{offset_of, size_of};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 /// How long the host waits for a job.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Words behind the slots, 64 bytes each, and then a slot to read back into.
+/// Bytes of the words behind the slots. Behind the words lies one more slot, into which jobs read back.
 const WORDS_BYTES: u64 = 64 * 16;
 
-/// How long a job waits at most, in billions of ticks (one is about a third of a second on a CPU): far longer than a busy machine needs.
+/// Limit of a job's waits, in billions of ticks: a billion is a second on the host, and less on a GPU. Far longer than a busy machine needs.
 pub const LIMIT_S: u64 = 300;
 
 /// Sizes and limits of jobs.
@@ -21,7 +21,7 @@ pub const LIMIT_S: u64 = 300;
 pub struct Sizes {
     pub slots: u32,
     pub slot_bytes: u32,
-    /// Ticks that a wait takes at most: nanoseconds on the host, cycles on a GPU.
+    /// Limit of a job's waits in ticks: nanoseconds on the host, cycles on a GPU.
     pub ticks_max: u64,
 }
 
@@ -32,27 +32,27 @@ impl Sizes {
 }
 
 pub struct Side {
-    // Kernels have ended when it is dropped; the queue pair goes before its memory.
+    // Fields drop in this order: the queue pair before the memory that its card uses. All kernels have ended by then.
     pub pair: QueuePair,
     pub registration: Registration,
-    board: Arc<Memory>,
-    memory: Arc<Memory>,
+    board: Arc<ZeroedMemory>,
+    memory: Arc<ZeroedMemory>,
     sizes: Sizes,
 }
 
 impl Side {
-    /// `payload` is where the slots and words lie.
+    /// Makes a side. Its slots and words lie in the domain `payload`.
     pub fn new(kernels: Domain, payload: Domain, depths: Depths, sizes: Sizes) -> Result<Side> {
         let card = Card::new(kernels)?;
         let bytes = 2 * u64::from(sizes.slots) * sizes.stride() + WORDS_BYTES + sizes.stride();
         let memory = match payload {
-            Domain::Host => Memory::host(kernels, bytes)?,
-            gpu => Memory::new(gpu, bytes)?,
+            Domain::Host => ZeroedMemory::host(kernels, bytes)?,
+            gpu => ZeroedMemory::new(gpu, bytes)?,
         };
         let registration = card.register(&memory, true);
         Ok(Side {
             pair: card.queue_pair(depths)?,
-            board: Memory::host(kernels, size_of::<Board>() as u64)?,
+            board: ZeroedMemory::host(kernels, size_of::<Board>() as u64)?,
             registration,
             memory,
             sizes,
@@ -67,7 +67,7 @@ impl Side {
         }
     }
 
-    /// A job of this side towards the peer's memory.
+    /// A job of this side that uses the peer's memory `remote`.
     pub fn job(&self, task: Task, messages: u64, remote: Buffer) -> Job {
         Job {
             pair: self.pair.view(),
@@ -87,7 +87,7 @@ impl Side {
         Board::read(&self.board)
     }
 
-    /// Waits until the job says that it runs, or has ended.
+    /// Waits until the job's board shows that it runs or has ended.
     pub fn wait_until_running(&self) -> Result<()> {
         let until = Instant::now() + LIMIT;
         loop {
@@ -102,12 +102,12 @@ impl Side {
         }
     }
 
-    /// Writes the start of the first slot that is sent.
+    /// Writes the start of the first slot that this side sends.
     pub fn write_source(&self, bytes: &[u8; 8]) {
         self.memory.write(0, bytes);
     }
 
-    /// The start of the first slot that the peer writes.
+    /// Reads the start of the first slot that the peer writes.
     pub fn landed(&self) -> [u8; 8] {
         let mut bytes = [0; 8];
         let at = u64::from(self.sizes.slots) * self.sizes.stride();
@@ -120,7 +120,7 @@ impl Side {
         self.board.write(at, &1u64.to_ne_bytes());
     }
 
-    /// Says what is wrong with a job that has ended.
+    /// Checks the results of a job that has ended.
     pub fn check(&self, who: &str, messages: u64) -> Result<()> {
         let board = self.board();
         let counts = self.pair.counts();

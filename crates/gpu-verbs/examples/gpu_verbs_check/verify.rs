@@ -1,4 +1,4 @@
-//! Exchanges of messages over each carrier, and what goes wrong.
+//! `verify`: exchanges messages over each carrier, and checks how works fail.
 
 use crate::jobs::{Job, Jobs, Task};
 use crate::links::LinkSide;
@@ -7,7 +7,7 @@ use crate::{kernels, Options};
 use anyhow::{bail, ensure, Result};
 use rgaps_gpu_verbs::{choose, Behaviour, Buffer, Depths, Syndrome, VerbsCarrier, CAN_CHANGE};
 use rgaps_layout::Domain;
-use rgaps_verbs::in_process::{Faults, Network};
+use rgaps_verbs::in_process::{Faults, SoftwareNetwork};
 use rgaps_verbs::{Access, ChannelAddress};
 use serde_json::json;
 use std::net::{TcpListener, TcpStream};
@@ -68,7 +68,7 @@ const TESTS: [(&str, Check); 18] = [
     ("zeroed_completions", Test::zeroed_completions),
 ];
 
-/// Runs all, or one of them.
+/// Runs all tests, or the one that `--only` names.
 pub fn run(jobs: &Jobs, options: &Options) -> Result<()> {
     let kernels = kernels(jobs)?;
     let test = Test {
@@ -136,7 +136,7 @@ impl Test {
     }
 
     fn side(&self) -> Result<Side> {
-        // Small queues, so that indices wrap and queues are full.
+        // Small queues, so that indices wrap and queues fill up.
         let depths = Depths {
             sends_log2: 4,
             receives_log2: 3,
@@ -144,16 +144,16 @@ impl Test {
         Side::new(self.kernels, self.payload, depths, self.sizes)
     }
 
-    /// Whether both ends do what they should, and nothing is left.
+    /// Sends the messages from `one` to `other`. Checks both ends, and the counts of the card.
     fn exchange(&self, one: &Side, other: &Side, to_other: Buffer, to_one: Buffer) -> Result<()> {
         let mut send = one.job(Task::Send, self.messages, to_other);
         if self.payload != Domain::Host {
-            // Words of a GPU are not the host's to change in one step.
+            // The card's thread cannot change a word of GPU memory atomically.
             send.pair.abilities &= !CAN_CHANGE;
         }
         let receive = other.job(Task::Receive, self.messages, to_one);
         run_both(&self.jobs, &send, &receive)?;
-        // Where both stop, the cause may be either end's.
+        // If both ends failed, either may be the cause, so report both.
         let sender = one.check("sender", self.messages);
         let receiver = other.check("receiver", self.messages);
         match (sender, receiver) {
@@ -184,7 +184,7 @@ impl Test {
     }
 
     fn verbs(&self) -> Result<()> {
-        let network = Network::new(Faults {
+        let network = SoftwareNetwork::new(Faults {
             seed: self.seed,
             delay_one_in: 2,
             ..Faults::default()
@@ -213,9 +213,9 @@ impl Test {
         self.exchange(&one, &other, to_other, to_one)
     }
 
-    /// A device topic whose messages reach another.
+    /// A link carries the messages of a device topic to another one.
     fn verbs_topics(&self) -> Result<()> {
-        let network = Network::new(Faults {
+        let network = SoftwareNetwork::new(Faults {
             seed: self.seed,
             delay_one_in: 2,
             ..Faults::default()
@@ -228,12 +228,12 @@ impl Test {
         far.check(self.messages).map(drop)
     }
 
-    /// An end of a link whose other end has gone.
+    /// One end of a link notices that the other end, which this drops, has gone. `stays` is 0 for the sending end, 1 for the other.
     fn end_alone(&self, stays: usize) -> Result<()> {
         let sides = LinkSide::pair(self.kernels, self.sizes, None, connected()?)?;
         let mut sides = sides.into_iter();
         let stays = sides.nth(stays).expect("one of two");
-        // Those before it have gone.
+        // `nth` has dropped the sides before `stays`; this drops those behind it.
         drop(sides);
         stays.is_told(&self.jobs)
     }
@@ -266,7 +266,7 @@ impl Test {
         self.failing(&one, &other, fault, syndrome)
     }
 
-    /// Entries of which only the addresses are written each time.
+    /// A kernel prepares entries, and then writes only their addresses for each work.
     fn prepared(&self) -> Result<()> {
         let (mut one, mut other) = (self.side()?, self.side()?);
         one.pair.connect(&mut other.pair, Behaviour::default())?;
@@ -275,7 +275,7 @@ impl Test {
         one.check("sender", 100)
     }
 
-    /// Groups that post to one queue pair at once, and ring for each other.
+    /// Several groups post to one queue pair at the same time, and ring the doorbell for each other.
     fn shared(&self) -> Result<()> {
         let (mut one, mut other) = (self.side()?, self.side()?);
         one.pair.connect(&mut other.pair, self.behaviour())?;
@@ -300,14 +300,14 @@ impl Test {
             "{:?} landed",
             other.landed()
         );
-        // All works, and what each group flushes by.
+        // All works, and one more for each group, with which it flushes.
         let works = groups.len() as u64 * (self.messages + 1);
         let counts = groups[0].pair.counts();
         ensure!(counts.works == works, "not {works} works: {counts:?}");
         Ok(())
     }
 
-    /// A card that does nothing for a while: the queue fills up, waits end, and nothing is lost.
+    /// The card stalls for a while: the queue fills up, waits time out, and no work is lost.
     fn full(&self) -> Result<()> {
         let (mut one, mut other) = (self.side()?, self.side()?);
         one.pair.connect(&mut other.pair, Behaviour::default())?;
@@ -315,7 +315,7 @@ impl Test {
         one.check("sender", 16)
     }
 
-    /// Completions that were never written are found out, and not believed.
+    /// A kernel does not take zeroed completions for successful ones, and reports them.
     fn zeroed_completions(&self) -> Result<()> {
         let (mut one, mut other) = (self.side()?, self.side()?);
         one.pair.connect(&mut other.pair, Behaviour::default())?;

@@ -12,7 +12,7 @@ use rgaps_remoting::driver_abi::{
 use rgaps_remoting::{Code, Extent, Pitched, Shape};
 use std::ffi::c_uint;
 
-/// A `CUmemorytype` that says nothing of where the memory is.
+/// `CU_MEMORYTYPE_UNIFIED`: the address says where the memory is.
 const MEMORY_UNIFIED: c_uint = 4;
 
 /// A side of a copy. A layer of memory has `height` rows.
@@ -71,7 +71,7 @@ fn copy_2d(wanted: &DriverCopy2d, order: Order) -> Result<(), Code> {
     copy_3d(&wanted, order)
 }
 
-/// Bytes of an array of one row from an offset on.
+/// The bytes of an array of one row, from an offset.
 fn run(array: u64, offset: usize) -> Result<Run, Code> {
     arrays::element(array, (offset as u64, 0, 0)).map(Run::array)
 }

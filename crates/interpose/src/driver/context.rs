@@ -4,18 +4,18 @@ use super::driver;
 use crate::abi::{Address, Out};
 use crate::reset::reset;
 use crate::{session, thread, waits};
-use rgaps_remoting::{Call, Code, Value};
+use rgaps_remoting::{Call, CallValue, Code};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// A context's handle is this and sixteen times its device's number.
+/// A context's handle is this plus 16 times its device's number.
 const HANDLE: u64 = 0x5247_c000_0010;
 /// What `cuCtxGetApiVersion` gives for all contexts.
 const API_VERSION: c_uint = 3020;
-/// Contexts that a thread has pushed.
+/// Most contexts that a thread may push.
 const STACK_MAX: usize = 64;
 
 thread_local! {
@@ -23,12 +23,12 @@ thread_local! {
     static IS_RUNTIME_USED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A thread has used the runtime, so memory of the primary contexts is its own.
+/// Whether a thread has used the runtime, which may have memory in the primary contexts.
 static HAS_RUNTIME: AtomicBool = AtomicBool::new(false);
 /// For each device, how often the program has retained the primary context, and how many contexts it has created.
 static USES: Mutex<BTreeMap<u16, (u32, u32)>> = Mutex::new(BTreeMap::new());
 
-/// The thread has used the runtime, which makes its device's primary context current.
+/// Call when this thread has used the runtime: that makes the primary context of its device current.
 pub(crate) fn runtime_is_used() {
     if !IS_RUNTIME_USED.replace(true) {
         HAS_RUNTIME.store(true, Ordering::Relaxed);
@@ -40,7 +40,7 @@ fn with_uses<T>(device: u16, act: impl FnOnce(&mut (u32, u32)) -> T) -> T {
     act(uses.entry(device).or_default())
 }
 
-/// A context that the program makes is its device's primary one, which becomes current.
+/// Creates a context: gives the program the device's primary one, which becomes current.
 fn create(context: Out<u64>, device: c_int) -> Result<(), Code> {
     context.check()?;
     session::device(device)?;
@@ -50,7 +50,8 @@ fn create(context: Out<u64>, device: c_int) -> Result<(), Code> {
     context.put(context_of(device))
 }
 
-/// With the last context of a device goes all that it has, unless the program uses the primary context, too.
+/// Destroys a context that the program created. With the last one of a device, resets the device, unless the program also uses the
+/// primary context.
 fn destroy(context: u64) -> Result<(), Code> {
     let device = device_of(context)?;
     let (retained, left) = with_uses(device, |(retained, created)| {
@@ -73,7 +74,7 @@ fn destroy(context: u64) -> Result<(), Code> {
 }
 
 fn push(device: u16) -> Result<(), Code> {
-    // The runtime's stays below.
+    // The runtime's context stays below the pushed one.
     let below = current();
     STACK.with_borrow_mut(|stack| {
         if stack.is_empty() && below.is_some() {
@@ -240,7 +241,7 @@ driver! {
     }
 
     fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) {
-        let Value::Pair(low, high) = session::call(&Call::StreamPriorities, &[])? else {
+        let CallValue::Pair(low, high) = session::call(&Call::StreamPriorities, &[])? else {
             return Err(Code::UNKNOWN);
         };
         least.put_if_wanted(low as c_int);

@@ -7,7 +7,7 @@ use crate::allocate::{allocate, allocate_on, pitched};
 use crate::handles::streams::meant;
 use crate::transfer::{self, Direction, Order};
 use crate::{managed, memory, session};
-use rgaps_remoting::{row, Call, Code, Extent, Pitched, Value};
+use rgaps_remoting::{row, Call, CallValue, Code, Extent, Pitched};
 use std::ffi::{c_int, c_uint};
 
 fn fill(to: u64, value: u32, width: u8, count: usize, stream: u64) -> Result<(), Code> {
@@ -21,7 +21,7 @@ fn fill(to: u64, value: u32, width: u8, count: usize, stream: u64) -> Result<(),
     transfer::fill(at, extent, (value, width), stream)
 }
 
-/// Fills rows of so many elements.
+/// Fills `rows` rows of `columns` elements.
 fn fill_rows(
     (to, pitch): (u64, usize),
     (value, width): (u32, u8),
@@ -41,7 +41,7 @@ fn fill_rows(
     transfer::fill(at, extent, (value, width), stream)
 }
 
-/// What two addresses say.
+/// The direction of a copy between two addresses.
 fn direction(to: u64, from: u64) -> Direction {
     Direction::of(&row(to, 0).0, &row(from, 0).0)
 }
@@ -49,7 +49,7 @@ fn direction(to: u64, from: u64) -> Direction {
 driver! {
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
         match session::call(&Call::MemoryInfo, &[])? {
-            Value::Pair(left, all) => {
+            CallValue::Pair(left, all) => {
                 free.put(left as usize)?;
                 total.put(all as usize)
             }

@@ -8,12 +8,12 @@ use crate::{notice, session};
 use rgaps_remoting::Code;
 use std::ffi::{c_char, c_int, c_uint, c_void, CString};
 
-/// Never above what is implemented, whatever the server's driver supports.
+/// The version that this library implements. It reports no higher one, whatever the server's driver supports.
 const VERSION_MAX: c_int = 13000;
 /// `cuGetProcAddress`: found, or not.
 const FOUND: c_int = 0;
 const NOT_FOUND: c_int = 1;
-/// Asks for the form for the calling thread's default stream.
+/// Flag of `cuGetProcAddress`: asks for the form that uses the calling thread's default stream.
 const PER_THREAD: u64 = 2;
 
 fn error_text(
@@ -26,7 +26,7 @@ fn error_text(
     Ok(which(found.ok_or(Code::INVALID_VALUE)?).as_ptr().cast())
 }
 
-/// The address of a function of this library's `libcuda.so.1`; its versions are tried from the newest.
+/// The address of this library's function for a function of the driver; tries the newest version first.
 pub(crate) fn address_of(name: &str, flags: u64) -> Option<*mut c_void> {
     let endings: &[&str] = match flags & PER_THREAD != 0 {
         true => &[
@@ -36,7 +36,8 @@ pub(crate) fn address_of(name: &str, flags: u64) -> Option<*mut c_void> {
     };
     endings.iter().find_map(|ending| {
         let symbol = CString::new(format!("rgaps_cu_{name}{ending}")).ok()?;
-        // SAFETY: the name is a C string; RTLD_DEFAULT asks all libraries that are loaded, of which this is one.
+        // SAFETY: `symbol` is a C string that outlives the call. RTLD_DEFAULT needs no handle: it searches all loaded libraries, of which
+        // this is one.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, symbol.as_ptr()) };
         (!found.is_null()).then_some(found)
     })

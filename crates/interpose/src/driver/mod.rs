@@ -1,6 +1,7 @@
 //! The functions of CUDA's driver, for programs that call it themselves.
 //!
-//! A program has the primary context of each device, and no other: a context that it creates is that one. A context's handle names its device.
+//! A program has the primary context of each device, and no other: a context that it creates is that one. A context's handle names its
+//! device.
 mod array;
 mod context;
 mod copy;
@@ -22,7 +23,7 @@ fn finish(body: impl FnOnce() -> Result<(), Code>) -> c_int {
     result.err().unwrap_or(Code::SUCCESS).0
 }
 
-/// Exports functions of the driver, under each of the names that their versions have.
+/// Exports functions of the driver, each under `rgaps_cu_` and its name.
 macro_rules! driver {
     ($( fn $name:ident ( $($argument:ident : $kind:ty),* $(,)? ) $body:block )*) => { $(
         const _: () = {
@@ -60,10 +61,11 @@ macro_rules! driver_on_stream {
 }
 pub(crate) use driver_on_stream;
 
-/// What all functions do that are not forwarded.
+/// Called in place of each function of the driver that is not forwarded.
 #[no_mangle]
 extern "C" fn rgaps_cu_unsupported(name: *const c_char) -> c_int {
-    // SAFETY: the library that `tools/gpu-libs.py` makes passes the function's name, a C string that it holds.
+    // SAFETY: only the library that `tools/gpu-libs.py` makes calls this. It passes the function's name, a C string in its own read-only
+    // data.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     notice::unsupported(&name);
     Code::NOT_SUPPORTED.0

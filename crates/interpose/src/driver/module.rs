@@ -1,4 +1,4 @@
-//! Modules, libraries and launches. A module is a library: the difference is which context has it, and each device has one.
+//! Modules, libraries and launches. A module is a library here: CUDA loads a module into one context, and each device has only one.
 
 use super::{driver, driver_on_stream};
 use crate::abi::{Address, DriverLaunchConfig, In, Out, Text};
@@ -9,24 +9,29 @@ use crate::{session, thread};
 use rgaps_remoting::{Call, Code};
 use std::ffi::{c_char, c_int, c_uint};
 
-fn load(image: Address) -> Result<usize, Code> {
+fn load(image: Address) -> Result<&'static Library, Code> {
     if image.is_null() {
         return Err(Code::INVALID_VALUE);
     }
-    // SAFETY: the program passes an image in memory, as CUDA's function demands.
-    let library = unsafe { Library::load(image.cast()) }?;
+    // SAFETY: by the contract of the functions that load modules and libraries, the program passes a whole image (a fat binary, an ELF
+    // file, or text that ends with a zero) that stays as it is until the call returns.
+    unsafe { Library::load(image.cast()) }
+}
+
+/// Sends a library to the server. Gives its handle.
+fn send(library: &'static Library) -> Result<usize, Code> {
     library.load_all()?;
     Ok(std::ptr::from_ref(library) as usize)
 }
 
-/// Also has the driver look at the code.
-fn load_now(image: Address) -> Result<usize, Code> {
-    let library = load(image)?;
-    let checked = Library::of(library)?.load_now();
+/// Sends a library, and has the server's driver load its code at once, so that an error in it is this call's.
+fn send_now(library: &'static Library) -> Result<usize, Code> {
+    let handle = send(library)?;
+    let checked = library.load_now();
     if checked.is_err() {
-        let _ = Library::of(library)?.unload();
+        let _ = library.unload();
     }
-    checked.map(|()| library)
+    checked.map(|()| handle)
 }
 
 fn kernel(library: usize, name: Text) -> Result<usize, Code> {
@@ -43,7 +48,7 @@ fn global(address: Out<u64>, bytes: Out<usize>, library: usize, name: Text) -> R
     Ok(())
 }
 
-/// Where a parameter of a kernel is, and its size.
+/// Writes the offset and the size of a kernel's parameter.
 fn parameter(
     function: usize,
     position: usize,
@@ -60,27 +65,25 @@ fn parameter(
 driver! {
     fn cuModuleLoadData(module: Out<usize>, image: Address) {
         module.check()?;
-        module.put(load_now(image)?)
+        module.put(send_now(load(image)?)?)
     }
 
     // The options are for the compiler of PTX; the image is loaded as it is.
     fn cuModuleLoadDataEx(module: Out<usize>, image: Address, _count: c_uint, _options: Address, _values: Address) {
         module.check()?;
-        module.put(load_now(image)?)
+        module.put(send_now(load(image)?)?)
     }
 
     fn cuModuleLoadFatBinary(module: Out<usize>, image: Address) {
         module.check()?;
-        module.put(load_now(image)?)
+        module.put(send_now(load(image)?)?)
     }
 
     fn cuModuleLoad(module: Out<usize>, path: Text) {
         module.check()?;
         let path = path.get()?.to_string_lossy().into_owned();
-        let mut image = std::fs::read(path).map_err(|_| Code(301))?;
-        // Text ends with a zero.
-        image.push(0);
-        module.put(load_now(image.as_ptr().cast())?)
+        let file = std::fs::read(path).map_err(|_| Code(301))?;
+        module.put(send_now(Library::load_file(file)?)?)
     }
 
     fn cuModuleUnload(module: usize) {
@@ -101,7 +104,7 @@ driver! {
         _options: Address, _values: Address, _count: c_uint
     ) {
         library.check()?;
-        library.put(load(image)?)
+        library.put(send(load(image)?)?)
     }
 
     fn cuLibraryUnload(library: usize) {
@@ -221,7 +224,8 @@ driver_on_stream! {
             stream: meant(config.stream, default),
             cooperative: false,
         };
-        // SAFETY: the program passes as many attributes as it says, which stay while it calls.
+        // SAFETY: by the contract of `cuLaunchKernelEx`, `config.attributes` has `config.attribute_count` attributes, which the program
+        // keeps as they are until its call returns; `launch_driver` does not keep them longer.
         let attributes = unsafe { launch::attributes(config.attributes, config.attribute_count) }?;
         launch::launch_driver(function, &wanted, (parameters, extra), attributes)
     }

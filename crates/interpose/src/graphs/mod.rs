@@ -1,5 +1,5 @@
-//! Graphs that streams record, which the server has; graphs that the program makes of nodes, which are kept here (`nodes`); and what can be
-//! launched of either.
+//! Graphs: those that streams record, which the server keeps; those that the program makes of nodes, which this process keeps (`nodes`);
+//! and the executable graphs of both.
 
 mod nodes;
 
@@ -9,7 +9,7 @@ use crate::handles::streams;
 use crate::servers::{at, is_here};
 use crate::{managed, notice, session};
 use nodes::Executable;
-use rgaps_remoting::{Call, Code, Value};
+use rgaps_remoting::{Call, CallValue, Code};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -22,13 +22,13 @@ const TOPOLOGY_CHANGED: u32 = 2;
 const INSTANTIATE_FLAGS: u64 = 1 | 2 | 8;
 
 enum Graph {
-    /// By a stream of this GPU's server.
+    /// A stream recorded it, on the server of this GPU, which keeps it.
     Recorded(u16),
     Made(Nodes),
 }
 
 enum Launchable {
-    /// By a stream of this GPU's server.
+    /// An executable of a recorded graph, which the server of this GPU keeps.
     Recorded(u16),
     Made(Arc<Executable>),
 }
@@ -75,7 +75,7 @@ impl Graphs {
     }
 }
 
-/// Gives the calling thread another mode for captures, and takes the one that it had. All captures are relaxed here, so none is stricter.
+/// Sets the calling thread's capture mode, and gives the old one. The mode has no effect: all captures are relaxed.
 pub(crate) fn exchange_mode(mode: i32) -> Result<i32, Code> {
     thread_local! {
         static MODE: Cell<i32> = const { Cell::new(0) };
@@ -92,7 +92,7 @@ pub(crate) fn begin(stream: u64, mode: i32) -> Result<(), Code> {
     if !(0..=MODE_MAX).contains(&mode) {
         return Err(Code::INVALID_VALUE);
     }
-    // Waited for, so that an error is told here.
+    // Waits, so that an error is this call's.
     streams::at_stream(stream, || {
         session::call(&Call::CaptureBegin { stream }, &[])
     })?;
@@ -113,7 +113,7 @@ pub(crate) fn end(stream: u64) -> Result<u64, Code> {
     Ok(graph)
 }
 
-/// Whether a stream records: 0, 1, or 2 if it does in vain; and the number of the recording.
+/// The capture status of a stream (1: it records, 2: its recording is invalid, 0: it does not record), and the number of the recording.
 pub(crate) fn status(stream: u64) -> Result<(i32, u64), Code> {
     streams::check(stream)?;
     if !streams::is_any_recording() {
@@ -123,24 +123,25 @@ pub(crate) fn status(stream: u64) -> Result<(i32, u64), Code> {
         session::call(&Call::CaptureStatus { stream }, &[])
     });
     match asked? {
-        Value::Pair(status, number) => Ok((status as i32, number)),
+        CallValue::Pair(status, number) => Ok((status as i32, number)),
         _ => Err(Code::UNKNOWN),
     }
 }
 
 fn nodes(call: &Call<'_>) -> Result<Vec<u64>, Code> {
     match session::call(call, &[])? {
-        Value::Nodes(nodes) => Ok(nodes),
+        CallValue::Nodes(nodes) => Ok(nodes),
         _ => Err(Code::UNKNOWN),
     }
 }
 
-/// The nodes on which the next one that a stream records will depend.
+/// The nodes on which the next node that a stream records will depend.
 pub(crate) fn next_behind(stream: u64) -> Result<Vec<u64>, Code> {
     streams::at_stream(stream, || nodes(&Call::CaptureNodes { stream }))
 }
 
-/// The handle that the graph of a recording will have, in which a stream takes part. The server knows it when the recording has ended.
+/// The handle that the graph of recording `number` will have. The stream `by` takes part in that recording. The server learns the handle
+/// when the recording ends.
 pub(crate) fn recorded(by: u64, number: u64) -> Result<u64, Code> {
     let device = streams::find(by)?.device;
     for (stream, graph) in streams::all_recording() {
@@ -152,13 +153,12 @@ pub(crate) fn recorded(by: u64, number: u64) -> Result<u64, Code> {
     Err(Code::NOT_SUPPORTED)
 }
 
-/// Makes a graph without nodes.
 pub(crate) fn create() -> Result<u64, Code> {
     session::check_alive()?;
     Ok(graphs().add(Nodes::default()))
 }
 
-/// Does something with the nodes of a graph that the program makes.
+/// Calls `act` with the nodes of a graph that the program makes.
 pub(crate) fn with<T>(
     graph: u64,
     act: impl FnOnce(&mut Nodes) -> Result<T, Code>,
@@ -166,7 +166,7 @@ pub(crate) fn with<T>(
     act(graphs().made(graph)?)
 }
 
-/// The same for the graph of a node.
+/// Calls `act` with all nodes of the graph that has `node`.
 pub(crate) fn with_node<T>(
     node: u64,
     act: impl FnOnce(&mut Nodes) -> Result<T, Code>,
@@ -182,7 +182,6 @@ pub(crate) fn add(graph: u64, behind: &[u64], work: Work) -> Result<u64, Code> {
     Ok(node)
 }
 
-/// Removes a node from its graph.
 pub(crate) fn remove(node: u64) -> Result<(), Code> {
     let mut graphs = graphs();
     graphs.graph_of(node)?.remove(node);
@@ -207,7 +206,6 @@ pub(crate) fn recorded_nodes(graph: u64) -> Result<Option<Vec<u64>>, Code> {
     at(device, || nodes(&Call::GraphNodes { graph })).map(Some)
 }
 
-/// Makes a graph that can be launched.
 pub(crate) fn instantiate(graph: u64, flags: u64) -> Result<u64, Code> {
     let executable = session::mint();
     let launchable = match graphs().graphs.get(&graph).ok_or(Code::INVALID_VALUE)? {
@@ -230,7 +228,7 @@ pub(crate) fn instantiate(graph: u64, flags: u64) -> Result<u64, Code> {
     Ok(executable)
 }
 
-/// Gives one the parameters of a graph with the same nodes; CUDA's result, 0 if it has them.
+/// Gives an executable graph the parameters of a graph with the same nodes. Returns CUDA's result: 0 if the nodes are the same.
 pub(crate) fn update(executable: u64, graph: u64) -> Result<u32, Code> {
     let device = {
         let mut guard = graphs();
@@ -263,7 +261,7 @@ pub(crate) fn update(executable: u64, graph: u64) -> Result<u32, Code> {
     updated.map(|result| result as u32)
 }
 
-/// Has a node of one that can be launched do something else.
+/// Replaces the work of a node of an executable graph.
 pub(crate) fn set(executable: u64, node: u64, work: Work) -> Result<(), Code> {
     match graphs().executables.get_mut(&executable) {
         Some(Launchable::Made(made)) => Arc::make_mut(made).set(node, work),
@@ -271,7 +269,7 @@ pub(crate) fn set(executable: u64, node: u64, work: Work) -> Result<(), Code> {
     }
 }
 
-/// The nodes of one that can be launched; `None` if a server has them, which must be the current one.
+/// The nodes of an executable graph; `None` if the current server keeps the graph. Fails if another server does.
 fn made(executable: u64) -> Result<Option<Arc<Executable>>, Code> {
     match graphs().executables.get(&executable) {
         Some(Launchable::Made(made)) => Ok(Some(made.clone())),
@@ -280,7 +278,7 @@ fn made(executable: u64) -> Result<Option<Arc<Executable>>, Code> {
     }
 }
 
-/// Has the device know one before it is launched.
+/// Uploads an executable graph to the device, before its launch.
 pub(crate) fn upload(executable: u64, stream: u64) -> Result<(), Code> {
     streams::at_stream(stream, || match made(executable)? {
         Some(_) => session::check_alive(),
@@ -288,7 +286,7 @@ pub(crate) fn upload(executable: u64, stream: u64) -> Result<(), Code> {
     })
 }
 
-/// Launches one.
+/// Launches an executable graph.
 pub(crate) fn launch(executable: u64, stream: u64) -> Result<(), Code> {
     if status(stream)?.0 != 0 {
         return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
@@ -302,24 +300,22 @@ pub(crate) fn launch(executable: u64, stream: u64) -> Result<(), Code> {
     })
 }
 
-/// Destroys a graph.
 pub(crate) fn destroy(graph: u64) -> Result<(), Code> {
-    let gone = {
+    let removed = {
         let mut graphs = graphs();
-        let gone = graphs.graphs.remove(&graph).ok_or(Code::INVALID_VALUE)?;
+        let removed = graphs.graphs.remove(&graph).ok_or(Code::INVALID_VALUE)?;
         graphs.of.retain(|_, of| *of != graph);
-        gone
+        removed
     };
-    match gone {
+    match removed {
         Graph::Made(_) => session::check_alive(),
         Graph::Recorded(device) => at(device, || session::send(&Call::GraphDestroy { graph }, &[])),
     }
 }
 
-/// Destroys one that can be launched.
 pub(crate) fn destroy_executable(executable: u64) -> Result<(), Code> {
-    let gone = graphs().executables.remove(&executable);
-    match gone.ok_or(Code::INVALID_VALUE)? {
+    let removed = graphs().executables.remove(&executable);
+    match removed.ok_or(Code::INVALID_VALUE)? {
         Launchable::Made(_) => session::check_alive(),
         Launchable::Recorded(device) => at(device, || {
             session::send(&Call::GraphExecDestroy { executable }, &[])

@@ -1,6 +1,6 @@
-//! Graphs that the program makes of nodes. They are kept here; a launch makes the calls of all nodes, in an order that their dependencies allow, on
-//! the stream of the launch. They go in one batch, and the stream keeps their order, so the graph does what CUDA's does. What may run beside
-//! each other in CUDA runs one after the other.
+//! Graphs that the program makes of nodes. This process keeps them. A launch makes the calls of all nodes in one batch, on the stream of
+//! the launch, in an order that their dependencies allow. The stream keeps that order, so the graph does what it does in CUDA; but nodes
+//! that CUDA may run concurrently run one after the other.
 
 use crate::callbacks::{self, Function, HostFunction};
 use crate::handles::events;
@@ -21,7 +21,6 @@ pub(crate) const EMPTY: i32 = 5;
 pub(crate) const WAIT: i32 = 6;
 pub(crate) const RECORD: i32 = 7;
 
-/// A kernel node.
 #[derive(Clone)]
 pub(crate) struct KernelNode {
     pub(crate) function: usize,
@@ -112,9 +111,9 @@ impl Work {
 #[derive(Clone, Default)]
 pub(crate) struct Nodes {
     all: Vec<(u64, Work)>,
-    /// From, to.
+    /// Dependencies: from a node, to the node that waits for it.
     edges: Vec<(u64, u64)>,
-    /// In a clone: the node that is the clone of another one.
+    /// In a clone: the clone of each node, by the handle of the original node.
     originals: HashMap<u64, u64>,
 }
 
@@ -142,7 +141,7 @@ impl Nodes {
         found.map(|(_, work)| work).ok_or(Code::INVALID_VALUE)
     }
 
-    /// Has a node do something else of the same kind.
+    /// Replaces the work of a node by work of the same kind.
     pub(crate) fn set(&mut self, node: u64, work: Work) -> Result<(), Code> {
         let found = self.all.iter_mut().find(|(of, _)| *of == node);
         let (_, known) = found.ok_or(Code::INVALID_VALUE)?;
@@ -159,7 +158,6 @@ impl Nodes {
         self.edges.retain(|(from, to)| *from != node && *to != node);
     }
 
-    /// All nodes.
     pub(crate) fn nodes(&self) -> Vec<u64> {
         self.all.iter().map(|(node, _)| *node).collect()
     }
@@ -170,12 +168,11 @@ impl Nodes {
         self.nodes().into_iter().filter(is_root).collect()
     }
 
-    /// All dependencies.
     pub(crate) fn edges(&self) -> &[(u64, u64)] {
         &self.edges
     }
 
-    /// Adds dependencies that are not there, and make no circle.
+    /// Adds dependencies. Fails if the graph has one of them already, or would have a cycle.
     pub(crate) fn depend(&mut self, new: &[(u64, u64)]) -> Result<(), Code> {
         let are_known = new
             .iter()
@@ -192,16 +189,15 @@ impl Nodes {
         Ok(())
     }
 
-    /// Removes dependencies.
-    pub(crate) fn release(&mut self, gone: &[(u64, u64)]) -> Result<(), Code> {
-        if !gone.iter().all(|edge| self.edges.contains(edge)) {
+    pub(crate) fn release(&mut self, removed: &[(u64, u64)]) -> Result<(), Code> {
+        if !removed.iter().all(|edge| self.edges.contains(edge)) {
             return Err(Code::INVALID_VALUE);
         }
-        self.edges.retain(|edge| !gone.contains(edge));
+        self.edges.retain(|edge| !removed.contains(edge));
         Ok(())
     }
 
-    /// The same nodes with other handles.
+    /// Clones the nodes, under new handles.
     pub(crate) fn clone_nodes(&self) -> Nodes {
         let originals: HashMap<u64, u64> = self
             .all
@@ -232,35 +228,36 @@ impl Nodes {
             .ok_or(Code::INVALID_VALUE)
     }
 
-    /// Takes over what the nodes of another graph do, if it has the same nodes and dependencies; whether it has.
+    /// Takes over the work of the nodes of another graph, if that has the same kinds of nodes and the same dependencies. Returns whether
+    /// it has.
     pub(crate) fn update(&mut self, from: &Nodes) -> bool {
-        let place = |of: &Nodes, node: u64| of.all.iter().position(|(other, _)| *other == node);
+        let index = |of: &Nodes, node: u64| of.all.iter().position(|(other, _)| *other == node);
         let shape = |of: &Nodes| {
             let mut edges: Vec<_> = of
                 .edges
                 .iter()
-                .map(|(from, to)| (place(of, *from), place(of, *to)))
+                .map(|(from, to)| (index(of, *from), index(of, *to)))
                 .collect();
             edges.sort();
             let kinds: Vec<i32> = of.all.iter().map(|(_, work)| work.kind()).collect();
             (kinds, edges)
         };
-        let fits = shape(self) == shape(from);
-        if fits {
+        let is_same_shape = shape(self) == shape(from);
+        if is_same_shape {
             for (known, (_, work)) in self.all.iter_mut().zip(&from.all) {
                 known.1 = work.clone();
             }
         }
-        fits
+        is_same_shape
     }
 
-    /// An order of places in which each node comes behind those on which it depends; `None` if there is a circle.
+    /// A topological order of the nodes (Kahn's algorithm), as indices of `all`; `None` if there is a cycle.
     fn order(&self) -> Option<Vec<usize>> {
-        let places: HashMap<u64, usize> = self.nodes().into_iter().zip(0..).collect();
-        let mut waits = vec![0; places.len()];
-        let mut next = vec![Vec::new(); places.len()];
+        let indices: HashMap<u64, usize> = self.nodes().into_iter().zip(0..).collect();
+        let mut waits = vec![0; indices.len()];
+        let mut next = vec![Vec::new(); indices.len()];
         for (from, to) in &self.edges {
-            let (from, to) = (*places.get(from)?, *places.get(to)?);
+            let (from, to) = (*indices.get(from)?, *indices.get(to)?);
             waits[to] += 1;
             next[from].push(to);
         }
@@ -292,7 +289,7 @@ impl Nodes {
     }
 }
 
-/// Nodes that can be launched.
+/// An executable graph: a copy of a graph's nodes, and the order in which a launch makes their calls.
 #[derive(Clone)]
 pub(crate) struct Executable {
     nodes: Nodes,
@@ -300,7 +297,7 @@ pub(crate) struct Executable {
 }
 
 impl Executable {
-    /// Of a graph as it is now.
+    /// Makes an executable graph of the current nodes of a graph.
     pub(crate) fn of(nodes: &Nodes) -> Result<Executable, Code> {
         Ok(Executable {
             nodes: nodes.clone(),
@@ -308,12 +305,12 @@ impl Executable {
         })
     }
 
-    /// Has a node do something else of the same kind.
+    /// Replaces the work of a node by work of the same kind.
     pub(crate) fn set(&mut self, node: u64, work: Work) -> Result<(), Code> {
         self.nodes.set(node, work)
     }
 
-    /// Takes over what the nodes of a graph do, if it has the same nodes and dependencies; whether it has.
+    /// Takes over the work of the nodes of a graph, if that has the same kinds of nodes and the same dependencies. Returns whether it has.
     pub(crate) fn update(&mut self, from: &Nodes) -> bool {
         self.nodes.update(from)
     }
@@ -358,7 +355,7 @@ mod tests {
         let order = values(&nodes);
         assert_eq!((order[0], order[3]), (1, 4));
         assert_eq!(nodes.roots(), [first]);
-        // A circle, a dependency that is there, and one of another graph.
+        // A cycle, a dependency that the graph has, and a node of another graph.
         for wrong in [(last, first), (left, last), (first, 77)] {
             assert!(nodes.depend(&[wrong]).is_err());
         }

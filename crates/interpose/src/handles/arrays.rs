@@ -1,11 +1,11 @@
 //! Arrays, and the textures and surfaces that kernels get as parameters.
 //!
-//! The handles of arrays are minted here. Those of textures and surfaces are the server's, so those of two servers may be equal: a
-//! handle means one of the current device's server.
+//! This process mints the handles of arrays. The handles of textures and surfaces are the server's, so two servers may give equal ones:
+//! such a handle means one of the current device's server.
 
 use crate::servers::{at, is_here, number_of};
 use crate::{session, thread};
-use rgaps_remoting::{Call, Code, Extent, Pitched, Resource, Shape, Value, SAMPLER_BYTES};
+use rgaps_remoting::{Call, CallValue, Code, Extent, Pitched, Resource, Shape, SAMPLER_BYTES};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -25,11 +25,12 @@ struct Mipmap {
     levels: Vec<Option<u64>>,
 }
 
-/// What a texture was made of: the structures of the driver. How it is read the server's driver says, which changes some of that.
+/// What a texture was made of, as structures of the driver. The sampler is not kept: the server's driver changes some of it, and is asked
+/// for it.
 #[derive(Clone)]
 pub(crate) struct Texture {
     pub(crate) resource: Resource,
-    /// Empty without one.
+    /// `CUDA_RESOURCE_VIEW_DESC`; empty if the texture has no view.
     pub(crate) view: Vec<u8>,
 }
 
@@ -37,9 +38,20 @@ pub(crate) struct Texture {
 struct Arrays {
     arrays: HashMap<u64, Array>,
     mipmaps: HashMap<u64, Mipmap>,
-    /// By server and handle; of a surface its array.
-    textures: HashMap<(usize, u64), Texture>,
-    surfaces: HashMap<(usize, u64), u64>,
+    /// With their devices, by server and handle.
+    textures: HashMap<(usize, u64), (u16, Texture)>,
+    /// The device and the array of each surface, by server and handle.
+    surfaces: HashMap<(usize, u64), (u16, u64)>,
+}
+
+impl Arrays {
+    /// Forgets what was on a device that was reset.
+    fn reset(&mut self, device: u16) {
+        self.arrays.retain(|_, array| array.device != device);
+        self.mipmaps.retain(|_, mipmap| mipmap.device != device);
+        self.textures.retain(|_, (of, _)| *of != device);
+        self.surfaces.retain(|_, (of, _)| *of != device);
+    }
 }
 
 fn arrays() -> MutexGuard<'static, Arrays> {
@@ -50,7 +62,7 @@ fn arrays() -> MutexGuard<'static, Arrays> {
         .unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is known of an array.
+/// Finds an array by its handle.
 pub(crate) fn find(array: u64) -> Result<Array, Code> {
     arrays()
         .arrays
@@ -59,10 +71,10 @@ pub(crate) fn find(array: u64) -> Result<Array, Code> {
         .ok_or(Code::INVALID_HANDLE)
 }
 
-/// The place of an element of an array.
+/// Where an element of an array is.
 pub(crate) fn element(array: u64, position: (u64, u64, u64)) -> Result<Pitched, Code> {
-    let place = find(array)?.shape.element(array, position);
-    place.ok_or(Code::INVALID_VALUE)
+    let element = find(array)?.shape.element(array, position);
+    element.ok_or(Code::INVALID_VALUE)
 }
 
 /// Refuses a copy that leaves the array.
@@ -84,7 +96,6 @@ pub(crate) fn create(shape: Shape) -> Result<u64, Code> {
     Ok(array)
 }
 
-/// Destroys an array.
 pub(crate) fn destroy(array: u64) -> Result<(), Code> {
     let found = find(array)?;
     if found.mipmap.is_some() {
@@ -96,7 +107,7 @@ pub(crate) fn destroy(array: u64) -> Result<(), Code> {
     })
 }
 
-/// Creates a mipmapped array of so many levels, or as many as fit.
+/// Creates a mipmapped array with `levels` levels, or as many as its shape allows if these are fewer.
 pub(crate) fn create_mipmap(shape: Shape, levels: u32) -> Result<u64, Code> {
     shape.check()?;
     let levels = levels.clamp(1, shape.levels_max());
@@ -145,22 +156,20 @@ pub(crate) fn level(mipmap: u64, level: u32) -> Result<u64, Code> {
 /// Destroys a mipmapped array, and the arrays of its levels with it.
 pub(crate) fn destroy_mipmap(mipmap: u64) -> Result<(), Code> {
     let mut all = arrays();
-    let gone = all.mipmaps.remove(&mipmap).ok_or(Code::INVALID_HANDLE)?;
+    let removed = all.mipmaps.remove(&mipmap).ok_or(Code::INVALID_HANDLE)?;
     all.arrays.retain(|_, array| array.mipmap != Some(mipmap));
     drop(all);
-    at(gone.device, || {
+    at(removed.device, || {
         session::send(&Call::MipmapDestroy { mipmap }, &[])
     })
 }
 
 /// Forgets what was on a device that was reset.
 pub(crate) fn reset(device: u16) {
-    let mut all = arrays();
-    all.arrays.retain(|_, array| array.device != device);
-    all.mipmaps.retain(|_, mipmap| mipmap.device != device);
+    arrays().reset(device);
 }
 
-/// Refuses what another server has.
+/// Refuses a resource of another server.
 fn check_here(resource: &Resource) -> Result<(), Code> {
     let device = match *resource {
         Resource::Array(array) => find(array)?.device,
@@ -192,7 +201,8 @@ pub(crate) fn create_texture(of: Texture, sampler: &[u8]) -> Result<u64, Code> {
         sampler,
         view: &of.view,
     })?;
-    arrays().textures.insert(here(texture), of);
+    let new = (thread::device(), of);
+    arrays().textures.insert(here(texture), new);
     Ok(texture)
 }
 
@@ -200,22 +210,23 @@ pub(crate) fn create_texture(of: Texture, sampler: &[u8]) -> Result<u64, Code> {
 pub(crate) fn texture(texture: u64) -> Result<Texture, Code> {
     let all = arrays();
     let found = all.textures.get(&here(texture));
-    found.cloned().ok_or(Code::INVALID_VALUE)
+    found
+        .map(|(_, texture)| texture.clone())
+        .ok_or(Code::INVALID_VALUE)
 }
 
-/// How a texture is read.
+/// The sampler of a texture, as the server's driver has it.
 pub(crate) fn sampler(of: u64) -> Result<[u8; SAMPLER_BYTES], Code> {
     texture(of)?;
     match session::call(&Call::TextureSampler { texture: of }, &[])? {
-        Value::Sampler(sampler) => sampler.try_into().map_err(|_| Code::UNKNOWN),
+        CallValue::Sampler(sampler) => sampler.try_into().map_err(|_| Code::UNKNOWN),
         _ => Err(Code::UNKNOWN),
     }
 }
 
-/// Destroys a texture.
 pub(crate) fn destroy_texture(texture: u64) -> Result<(), Code> {
-    let gone = arrays().textures.remove(&here(texture));
-    gone.ok_or(Code::INVALID_VALUE)?;
+    let removed = arrays().textures.remove(&here(texture));
+    removed.ok_or(Code::INVALID_VALUE)?;
     session::send(&Call::TextureDestroy { texture }, &[])
 }
 
@@ -226,7 +237,8 @@ pub(crate) fn create_surface(resource: Resource) -> Result<u64, Code> {
     };
     check_here(&resource)?;
     let surface = session::number(&Call::SurfaceCreate { array })?;
-    arrays().surfaces.insert(here(surface), array);
+    let new = (thread::device(), array);
+    arrays().surfaces.insert(here(surface), new);
     Ok(surface)
 }
 
@@ -234,12 +246,35 @@ pub(crate) fn create_surface(resource: Resource) -> Result<u64, Code> {
 pub(crate) fn surface(surface: u64) -> Result<Resource, Code> {
     let all = arrays();
     let found = all.surfaces.get(&here(surface)).copied();
-    found.map(Resource::Array).ok_or(Code::INVALID_VALUE)
+    found
+        .map(|(_, array)| Resource::Array(array))
+        .ok_or(Code::INVALID_VALUE)
 }
 
-/// Destroys a surface.
 pub(crate) fn destroy_surface(surface: u64) -> Result<(), Code> {
-    let gone = arrays().surfaces.remove(&here(surface));
-    gone.ok_or(Code::INVALID_VALUE)?;
+    let removed = arrays().surfaces.remove(&here(surface));
+    removed.ok_or(Code::INVALID_VALUE)?;
     session::send(&Call::SurfaceDestroy { surface }, &[])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reset_forgets_the_textures_and_surfaces_of_its_device() {
+        let mut all = Arrays::default();
+        for device in [0, 1] {
+            let handle = (0, u64::from(device) + 16);
+            let texture = Texture {
+                resource: Resource::Array(1),
+                view: Vec::new(),
+            };
+            all.textures.insert(handle, (device, texture));
+            all.surfaces.insert(handle, (device, 1));
+        }
+        all.reset(0);
+        assert!(all.textures.keys().eq([&(0, 17)]));
+        assert!(all.surfaces.keys().eq([&(0, 17)]));
+    }
 }

@@ -3,7 +3,7 @@
 use super::streams;
 use crate::servers::{at, is_here};
 use crate::{notice, session, thread};
-use rgaps_remoting::{Call, Code, Value};
+use rgaps_remoting::{Call, CallValue, Code};
 use std::collections::HashMap;
 use std::ffi::c_uint;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,10 +11,10 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 const WITHOUT_TIMES: c_uint = 2;
 const INTERPROCESS: c_uint = 4;
 const FLAGS: c_uint = 7;
-/// An event that a stream waits for may be external to a capture.
+/// Flags of `cudaStreamWaitEvent`: the event may be external to a capture.
 const WAIT_FLAGS: c_uint = 1;
 
-/// What is known of an event.
+/// What this process knows of an event.
 #[derive(Clone, Copy)]
 struct Event {
     flags: c_uint,
@@ -38,12 +38,11 @@ pub(crate) fn check(event: u64) -> Result<(), Code> {
     find(event).map(drop)
 }
 
-/// Does something on the server of an event.
+/// Calls `act` on the server of an event.
 pub(crate) fn at_event<T>(event: u64, act: impl FnOnce() -> Result<T, Code>) -> Result<T, Code> {
     at(find(event)?.device, act)
 }
 
-/// Creates an event.
 pub(crate) fn create(flags: c_uint) -> Result<u64, Code> {
     if flags & !FLAGS != 0 {
         return Err(Code::INVALID_VALUE);
@@ -60,15 +59,13 @@ pub(crate) fn create(flags: c_uint) -> Result<u64, Code> {
     Ok(event)
 }
 
-/// Destroys an event.
 pub(crate) fn destroy(event: u64) -> Result<(), Code> {
-    let gone = events().remove(&event).ok_or(Code::INVALID_HANDLE)?;
-    at(gone.device, || {
+    let removed = events().remove(&event).ok_or(Code::INVALID_HANDLE)?;
+    at(removed.device, || {
         session::send(&Call::EventDestroy { event }, &[])
     })
 }
 
-/// Records an event on a stream.
 pub(crate) fn record(event: u64, stream: u64, flags: c_uint) -> Result<(), Code> {
     check(event)?;
     streams::check(stream)?;
@@ -86,7 +83,8 @@ pub(crate) fn record(event: u64, stream: u64, flags: c_uint) -> Result<(), Code>
     })
 }
 
-/// Makes a stream wait for an event. For one of another server the program waits here, and what it queues later comes later.
+/// Makes a stream wait for an event. If the event is another server's, the calling thread waits for it, so that what it queues next comes
+/// after.
 pub(crate) fn wait(stream: u64, event: u64, flags: c_uint) -> Result<(), Code> {
     streams::check(stream)?;
     check(event)?;
@@ -121,7 +119,7 @@ pub(crate) fn elapsed(start: u64, end: u64) -> Result<f32, Code> {
             return Err(Code::INVALID_HANDLE);
         }
         match session::call(&Call::EventElapsed { start, end }, &[])? {
-            Value::Float(time) => Ok(time),
+            CallValue::Float(time) => Ok(time),
             _ => Err(Code::UNKNOWN),
         }
     })

@@ -1,4 +1,5 @@
-//! Handles that are minted here; the server learns of them with the first batch.
+//! Handles of streams, events, pools, arrays and what is made of them. This process mints most of them, so that it need not wait for the
+//! server.
 pub(crate) mod arrays;
 pub(crate) mod events;
 pub(crate) mod pools;

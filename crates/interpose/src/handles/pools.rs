@@ -14,7 +14,7 @@ struct Pools {
     devices: HashMap<u64, u16>,
     /// The pool that a device has from the start.
     defaults: HashMap<u16, u64>,
-    /// The pool from which a device allocates, if it is another.
+    /// The pool from which a device allocates, if that is not its first one.
     used: HashMap<u16, u64>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn used_by(device: u16) -> Result<u64, Code> {
     }
 }
 
-/// Has a device allocate from a pool.
+/// Makes a device allocate from a pool.
 pub(crate) fn set_used(device: u16, pool: u64) -> Result<(), Code> {
     if device_of(pool)? != device {
         return Err(Code::INVALID_VALUE);
@@ -64,7 +64,6 @@ pub(crate) fn set_used(device: u16, pool: u64) -> Result<(), Code> {
     Ok(())
 }
 
-/// Creates a pool.
 pub(crate) fn create(device: u16, bytes_max: u64) -> Result<u64, Code> {
     let pool = session::mint();
     let call = Call::PoolCreate { pool, bytes_max };
@@ -82,13 +81,12 @@ pub(crate) fn destroy(pool: u64) -> Result<(), Code> {
             return Err(Code::INVALID_VALUE);
         }
         pools.devices.remove(&pool);
-        // The device goes back to the one that it has from the start.
+        // Its device then allocates from the pool that it has from the start.
         pools.used.retain(|_, used| *used != pool);
     }
     at(device, || session::send(&Call::PoolDestroy { pool }, &[]))
 }
 
-/// Sets an attribute.
 pub(crate) fn set(pool: u64, attribute: u32, value: u64) -> Result<(), Code> {
     let call = Call::PoolSet {
         pool,
@@ -98,14 +96,13 @@ pub(crate) fn set(pool: u64, attribute: u32, value: u64) -> Result<(), Code> {
     at(device_of(pool)?, || session::call(&call, &[])).map(drop)
 }
 
-/// An attribute.
 pub(crate) fn get(pool: u64, attribute: u32) -> Result<u64, Code> {
     at(device_of(pool)?, || {
         session::number(&Call::PoolGet { pool, attribute })
     })
 }
 
-/// Gives memory back that is not in use, but for so many bytes.
+/// Gives unused memory of a pool back, until the pool has no more than `bytes` bytes.
 pub(crate) fn trim(pool: u64, bytes: u64) -> Result<(), Code> {
     let call = Call::PoolTrim { pool, bytes };
     at(device_of(pool)?, || session::call(&call, &[])).map(drop)

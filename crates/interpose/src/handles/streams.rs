@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 pub(crate) const PER_THREAD: u64 = 2;
 const NON_BLOCKING: c_uint = 1;
 
-/// What is known of a stream.
+/// What this process knows of a stream.
 #[derive(Clone, Copy)]
 pub(crate) struct Stream {
     pub(crate) device: u16,
@@ -27,7 +27,7 @@ fn streams() -> MutexGuard<'static, HashMap<u64, Stream>> {
         .unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is known of a stream; handles of the default streams mean those of the current device.
+/// Finds a stream by its handle. Handles of default streams mean those of the current device.
 pub(crate) fn find(stream: u64) -> Result<Stream, Code> {
     if stream <= PER_THREAD {
         return Ok(Stream {
@@ -47,7 +47,7 @@ pub(crate) fn meant(stream: u64, default: u64) -> u64 {
     }
 }
 
-/// The streams that record, and the handles of their graphs to be.
+/// The streams that record, each with the handle that its graph will have.
 fn recording() -> MutexGuard<'static, HashMap<u64, u64>> {
     static RECORDING: OnceLock<Mutex<HashMap<u64, u64>>> = OnceLock::new();
     RECORDING
@@ -56,7 +56,7 @@ fn recording() -> MutexGuard<'static, HashMap<u64, u64>> {
         .unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes which graph a stream records: none, when it stops. The stream has the program's handle.
+/// Notes which graph a stream records; `None`: it records no more.
 pub(crate) fn set_recording(stream: u64, graph: Option<u64>) {
     match graph {
         Some(graph) => recording().insert(stream, graph),
@@ -87,7 +87,7 @@ pub(crate) fn check(stream: u64) -> Result<(), Code> {
     find(stream).map(drop)
 }
 
-/// Refuses a handle that is no stream's of the current device's server.
+/// Refuses a handle unless it means a stream of the current device's server.
 pub(crate) fn check_here(stream: u64) -> Result<(), Code> {
     match is_here(find(stream)?.device) {
         true => Ok(()),
@@ -95,7 +95,7 @@ pub(crate) fn check_here(stream: u64) -> Result<(), Code> {
     }
 }
 
-/// Does something on the server of a stream.
+/// Calls `act` on the server of a stream.
 pub(crate) fn at_stream<T>(stream: u64, act: impl FnOnce() -> Result<T, Code>) -> Result<T, Code> {
     at(find(stream)?.device, act)
 }
@@ -129,9 +129,9 @@ pub(crate) fn create(flags: c_uint, priority: c_int) -> Result<u64, Code> {
 
 /// Destroys a stream. What is queued on it is still done.
 pub(crate) fn destroy(stream: u64) -> Result<(), Code> {
-    let gone = streams().remove(&stream).ok_or(Code::INVALID_HANDLE)?;
+    let removed = streams().remove(&stream).ok_or(Code::INVALID_HANDLE)?;
     set_recording(stream, None);
-    at(gone.device, || {
+    at(removed.device, || {
         session::send(&Call::StreamDestroy { stream }, &[])
     })
 }

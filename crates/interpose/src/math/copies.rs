@@ -8,7 +8,8 @@ const SUCCESS: c_int = 0;
 const INVALID_VALUE: c_int = 7;
 const MAPPING_ERROR: c_int = 11;
 
-/// Elements, elements from a row to the next in either memory: a vector has rows of one element.
+/// A copy of rows: elements of a row, rows, bytes of an element, and elements from a row to the next in either memory. A vector has rows
+/// of one element.
 struct Shape {
     width: i64,
     height: i64,
@@ -22,7 +23,7 @@ fn copy(shape: &Shape, from: u64, to: u64, is_in: bool, order: Order) -> c_int {
     if shape.width < 0 || shape.height < 0 || all.iter().any(|number| *number <= 0) {
         return INVALID_VALUE;
     }
-    // cuBLAS lets the runtime refuse the copy.
+    // cuBLAS leaves such a copy to the runtime, which refuses it.
     if shape.from_row < shape.width || shape.to_row < shape.width {
         return MAPPING_ERROR;
     }

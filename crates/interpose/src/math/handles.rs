@@ -1,4 +1,4 @@
-//! Handles of libraries, minted here, and what is kept of each: its pointer mode, its stream, and so on.
+//! Handles of math libraries. This process mints them, and keeps the pointer mode, the stream and so on of each.
 
 use crate::{session, thread};
 use rgaps_remoting::math::table;
@@ -9,12 +9,11 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 /// Slots of a handle; the first is the pointer mode.
 const SLOTS: usize = 5;
 
-/// A handle.
 #[derive(Clone, Copy)]
 pub(super) struct Handle {
     pub(super) kind: u8,
     pub(super) slots: [u64; SLOTS],
-    /// Two descriptors that were set to the same have the same one.
+    /// Equal for descriptors that the program has set to the same; 0 for main handles.
     pub(super) content: u64,
     /// A GPU of the server that has it.
     pub(super) device: u16,

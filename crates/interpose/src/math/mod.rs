@@ -1,12 +1,12 @@
 //! Functions of the libraries above the runtime: cuBLAS, cuRAND, cuFFT, cuDNN.
 //!
-//! Each symbol of `libcublas.so` and the others, which `tools/gpu-libs.py` makes, passes its number in the table of `rgaps-remoting`
-//! to [`rgaps_math_called`], with the registers and the stack of the call. `pack` makes arguments for the server of them, as the table says;
-//! `handles` knows the handles that are minted here, and what their pointer modes are. Only copies between host and device
-//! (`copies`) have code of their own.
+//! Each symbol of `libcublas.so` and the others, which `tools/gpu-libs.py` makes, passes its number in the table of `rgaps-remoting` to
+//! [`rgaps_math_called`], with the registers and the stack of the call. `pack` makes arguments for the server of them, as the table says;
+//! `handles` knows the handles that are minted here, and what their pointer modes are. Only copies between host and device (`copies`)
+//! have code of their own.
 //!
-//! A function that gives nothing but a status is not waited for. What it does wrong in a way that the table's conditions do not tell is the
-//! status of the next function of the library that is waited for, or the error of the next call of CUDA that is.
+//! No thread waits for a function that gives nothing but a status. If it fails although the table's conditions hold, its status is the
+//! result of the next function of the library that is waited for, or an error is the result of the next such call of CUDA.
 mod copies;
 mod handles;
 mod known;
@@ -16,8 +16,8 @@ use crate::failures::say;
 use crate::servers::{at, number_of};
 use crate::{notice, session, thread};
 use pack::{Packed, Packing};
-use rgaps_remoting::math::{library_of, table, Failure, Function, Gives, Kind, Statuses};
-use rgaps_remoting::{Answer, Argument, Call, Code, Value, SERVERS_MAX};
+use rgaps_remoting::math::{library_of, table, Failure, Function, Gives, ParameterKind, Statuses};
+use rgaps_remoting::{Call, CallAnswer, CallValue, Code, MathArgument, SERVERS_MAX};
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, CStr, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -26,10 +26,11 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// Libraries that the table may have.
 const LIBRARIES_MAX: usize = 8;
 
-/// What every forwarded function does.
+/// Called by every forwarded function, with its number in the table.
 ///
 /// # Safety
-/// `registers` are those that C passes integers in, then those for floats; `stack` is where the caller put the other arguments.
+/// `registers` has the registers in which C passes integers, then those for floats, as the function's caller left them; `stack` has the
+/// arguments that the caller put on the stack. Both stay until this returns.
 #[no_mangle]
 unsafe extern "C" fn rgaps_math_called(
     number: u32,
@@ -38,10 +39,11 @@ unsafe extern "C" fn rgaps_math_called(
 ) -> u64 {
     let body = || {
         let function = table().functions.get(number as usize)?;
-        // SAFETY: the symbol of `function` in a library of `tools/gpu-libs.py` calls this with the registers that it has saved and the address
-        // of its caller's arguments on the stack. Both stay until it returns. The table has the arguments of the function's prototype.
+        // SAFETY: the symbol of `function` in a library of `tools/gpu-libs.py` calls this with the registers that it has saved and the
+        // address of its caller's arguments on the stack. Both stay until it returns. The table has the arguments of the function's
+        // prototype.
         let words = unsafe { pack::words(function, registers, stack) };
-        // It belongs to the server that has its handles.
+        // The call goes to the server that has its handles.
         let device = device_of(function, &words).unwrap_or_else(thread::device);
         Some(at(device, || call(number as u16, function, &words)))
     };
@@ -49,10 +51,11 @@ unsafe extern "C" fn rgaps_math_called(
     result.unwrap_or(Code::UNKNOWN.0 as u64)
 }
 
-/// What all functions do that are not forwarded.
+/// Called in place of each function that is not forwarded.
 #[no_mangle]
 extern "C" fn rgaps_math_unsupported(name: *const c_char) -> c_int {
-    // SAFETY: the libraries that `tools/gpu-libs.py` makes pass the function's name, a C string that they hold.
+    // SAFETY: only the libraries that `tools/gpu-libs.py` makes call this. They pass the function's name, a C string in their own
+    // read-only data.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     notice::unsupported(&name);
     library_of(&name).map_or(Code::NOT_SUPPORTED.0, |library| {
@@ -93,7 +96,7 @@ fn is_there(number: u8) -> bool {
     })
 }
 
-/// A call, with its result as C has it.
+/// Makes a call; gives its result as C returns it.
 fn call(number: u16, function: &'static Function, words: &[u64]) -> u64 {
     let statuses = statuses(function);
     let failed = |status: i32| match function.gives {
@@ -140,7 +143,7 @@ fn make(
     key: Option<Vec<u8>>,
 ) -> Result<(u64, Option<Vec<u8>>), i32> {
     let lost = |code| lost(statuses(function), code);
-    let arguments: Vec<Argument<'_>> = packing.packed.iter().map(Packed::argument).collect();
+    let arguments: Vec<MathArgument<'_>> = packing.packed.iter().map(Packed::argument).collect();
     let call = Call::Math {
         function: number,
         arguments,
@@ -170,7 +173,7 @@ fn make(
     Ok((status, None))
 }
 
-/// The status of a call that CUDA refuses.
+/// Notes an error of CUDA for `cudaGetLastError`; gives the library's status for it.
 fn lost(statuses: Statuses, code: Code) -> i32 {
     thread::note(code);
     match code {
@@ -181,8 +184,8 @@ fn lost(statuses: Statuses, code: Code) -> i32 {
     }
 }
 
-/// What the function gave and its bytes, or the status to give instead: that of an earlier call.
-fn result(function: &Function, answer: Answer) -> Result<(u64, Vec<u8>), i32> {
+/// The function's result and the bytes that came back; or the status to return instead, if this call or an earlier one failed.
+fn result(function: &Function, answer: CallAnswer) -> Result<(u64, Vec<u8>), i32> {
     let statuses = statuses(function);
     for code in [answer.deferred, answer.code] {
         if let Some(failure) = Failure::of(code) {
@@ -199,9 +202,9 @@ fn result(function: &Function, answer: Answer) -> Result<(u64, Vec<u8>), i32> {
             });
         }
     }
-    // An error of CUDA's is not lost, and one that ends the context is kept.
+    // `value` also keeps an error of CUDA that ends the context.
     match session::value(answer) {
-        Ok(Value::Math { result, bytes }) => Ok((result, bytes)),
+        Ok(CallValue::Math { result, bytes }) => Ok((result, bytes)),
         Ok(_) => Err(statuses.failed),
         Err(Code::INVALID_VALUE) => Err(statuses.invalid),
         Err(code) => Err(lost(statuses, code)),
@@ -220,10 +223,10 @@ fn text(number: u16, words: &[u64], bytes: &[u8]) -> u64 {
     text.as_ptr() as u64
 }
 
-/// The type of a parameter that is a handle, of whatever kind.
-fn handle_of(kind: Kind) -> Option<u8> {
+/// The handle type of a parameter that is a handle to use or to destroy.
+fn handle_of(kind: ParameterKind) -> Option<u8> {
     match kind {
-        Kind::Handle(kind) | Kind::Old(kind) => Some(kind),
+        ParameterKind::Handle(kind) | ParameterKind::Old(kind) => Some(kind),
         _ => None,
     }
 }

@@ -1,13 +1,13 @@
-//! Arguments of a function: out of registers and the stack, into what crosses the connection.
+//! Packs the arguments of a call: takes them from registers and the stack, and makes the arguments that cross the connection.
 
 use super::handles::{handles, is_short, made, mint, Handle};
 use super::{handle_of, statuses};
 use crate::{memory, notice, thread};
 use rgaps_remoting::math::{
-    attribute_bytes, table, Function, Kind, Size, FLOAT_REGISTERS, INT_REGISTERS,
+    attribute_bytes, table, Function, ParameterKind, Size, FLOAT_REGISTERS, INT_REGISTERS,
     POINTER_ENTRY_BYTES, SCALAR_BYTES_MAX,
 };
-use rgaps_remoting::Argument;
+use rgaps_remoting::MathArgument;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -22,8 +22,8 @@ const BYTES_MAX: usize = 8 << 20;
 /// The arguments as words, numbers of four bytes with their signs.
 ///
 /// # Safety
-/// `registers` are those that C passes integers in, then those for floats; `stack` is where the caller put the other arguments of
-/// `function`.
+/// `registers` has the registers in which C passes integers, then those for floats; `stack` has the other arguments of `function`. Both
+/// stay until this returns.
 pub(super) unsafe fn words(
     function: &Function,
     registers: *const u64,
@@ -50,44 +50,47 @@ pub(super) unsafe fn words(
     let kinds = function.kinds.iter();
     kinds
         .map(|kind| match *kind {
-            Kind::Float => next(true) & u64::from(u32::MAX),
-            Kind::Double => next(true),
-            Kind::Int { .. } => next(false) as i32 as u64,
+            ParameterKind::Float => next(true) & u64::from(u32::MAX),
+            ParameterKind::Double => next(true),
+            ParameterKind::Int { .. } => next(false) as i32 as u64,
             kind if handle_of(kind).is_some_and(is_short) => next(false) & u64::from(u32::MAX),
             _ => next(false),
         })
         .collect()
 }
 
-/// An argument.
 pub(super) enum Packed {
     Word(u64),
-    /// Memory of the program.
+    /// Memory of the program: address and bytes.
     Memory(u64, usize),
     Bytes(Vec<u8>),
+    /// Room for so many bytes that come back.
     Room(u32),
 }
 
 impl Packed {
-    /// As it is sent.
-    pub(super) fn argument(&self) -> Argument<'_> {
+    pub(super) fn argument(&self) -> MathArgument<'_> {
         match self {
-            Packed::Word(word) => Argument::Word(*word),
+            Packed::Word(word) => MathArgument::Word(*word),
             Packed::Memory(start, bytes) => {
-                // SAFETY: the program passes the address of so many bytes, as the function demands.
-                Argument::Bytes(unsafe { std::slice::from_raw_parts(*start as *const u8, *bytes) })
+                // SAFETY: `pack` made this of a parameter that the table describes as the address of `bytes` bytes, or of fewer that end
+                // with a page. By the function's contract the program passes them and keeps them as they are until the call returns. We
+                // borrow them from a value inside that call.
+                MathArgument::Bytes(unsafe {
+                    std::slice::from_raw_parts(*start as *const u8, *bytes)
+                })
             }
-            Packed::Bytes(bytes) => Argument::Bytes(bytes),
-            Packed::Room(bytes) => Argument::Room(*bytes),
+            Packed::Bytes(bytes) => MathArgument::Bytes(bytes),
+            Packed::Room(bytes) => MathArgument::Room(*bytes),
         }
     }
 }
 
-/// A place for bytes that come back.
+/// Memory of the program for bytes that come back.
 pub(super) struct Output {
     to: u64,
     bytes: usize,
-    /// Of elements, so many bytes each, of which there may be fewer than there is room for: the output before says how many.
+    /// Bytes of an element, if the library may give fewer elements than there is room for. The output before this one is their number.
     element_bytes: Option<usize>,
 }
 
@@ -96,16 +99,16 @@ pub(super) struct Packing<'a> {
     function: &'static Function,
     words: &'a [u64],
     pub(super) packed: Vec<Packed>,
-    /// Where bytes that come back belong.
+    /// Where bytes that come back are written, in their order.
     pub(super) outputs: Vec<Output>,
-    /// Handles that it makes: where they belong, number, handle.
+    /// Handles that the call makes: where the program wants the number, the number, the handle.
     made: Vec<(u64, u64, Handle)>,
-    /// Nothing has to be asked.
+    /// This process has answered the call; nothing is sent.
     pub(super) is_answered: bool,
 }
 
 impl<'a> Packing<'a> {
-    /// Packs a call; the status if that shows that it is wrong.
+    /// Packs a call, or gives the library's status if an argument is wrong.
     pub(super) fn new(function: &'static Function, words: &'a [u64]) -> Result<Packing<'a>, i32> {
         let mut packing = Packing {
             function,
@@ -121,7 +124,7 @@ impl<'a> Packing<'a> {
             packing.packed.push(packed);
         }
         for (kind, word) in function.kinds.iter().zip(words) {
-            if let Kind::Old(_) = kind {
+            if let ParameterKind::Old(_) = kind {
                 known.remove(word);
             }
         }
@@ -148,22 +151,29 @@ impl<'a> Packing<'a> {
         handle.is_some_and(|handle| handle.slots[usize::from(slot)] == value)
     }
 
-    /// Whether the scalars of a call are the host's, as a handle's slot 0 says.
+    /// Whether the scalars of a call are the host's: slot 0 of handle `of`, its pointer mode, is 0 or `also`.
     fn is_of_host(&self, known: &HashMap<u64, Handle>, of: usize, also: u64) -> bool {
         let handle = self.words.get(of).and_then(|number| known.get(number));
         handle.is_none_or(|handle| handle.slots[0] == 0 || handle.slots[0] == also)
     }
 
-    fn pack(&mut self, known: &HashMap<u64, Handle>, at: usize, kind: Kind) -> Result<Packed, i32> {
+    fn pack(
+        &mut self,
+        known: &HashMap<u64, Handle>,
+        at: usize,
+        kind: ParameterKind,
+    ) -> Result<Packed, i32> {
         let word = self.words[at];
         Ok(match kind {
-            Kind::Int { .. }
-            | Kind::Word { .. }
-            | Kind::Float
-            | Kind::Double
-            | Kind::Stream { .. } => Packed::Word(word),
-            Kind::Handle(kind) | Kind::Old(kind) => self.handle(known, kind, word)?,
-            Kind::New { handle, mode } => {
+            ParameterKind::Int { .. }
+            | ParameterKind::Word { .. }
+            | ParameterKind::Float
+            | ParameterKind::Double
+            | ParameterKind::Stream { .. } => Packed::Word(word),
+            ParameterKind::Handle(kind) | ParameterKind::Old(kind) => {
+                self.handle(known, kind, word)?
+            }
+            ParameterKind::New { handle, mode } => {
                 if word == 0 {
                     return Err(statuses(self.function).invalid);
                 }
@@ -171,16 +181,16 @@ impl<'a> Packing<'a> {
                 self.made.push((word, number, made(handle, mode)));
                 Packed::Word(number)
             }
-            Kind::Kept { slot, bytes } => {
+            ParameterKind::Kept { slot, bytes } => {
                 let handle = known.get(&self.words[0]).copied();
                 let value = handle.map_or(0, |handle| handle.slots[usize::from(slot)]);
                 bring(word, &value.to_le_bytes()[..bytes]);
                 self.is_answered = true;
                 Packed::Word(0)
             }
-            Kind::Device => self.device(word)?,
+            ParameterKind::Device => self.device(word)?,
             _ if word == 0 => self.null(kind)?,
-            Kind::Scalar {
+            ParameterKind::Scalar {
                 bytes,
                 is_bounded,
                 of,
@@ -190,24 +200,25 @@ impl<'a> Packing<'a> {
                 true => Packed::Memory(word, bytes),
                 false => Packed::Word(word),
             },
-            Kind::Result(size) => match self.is_of_host(known, 0, 0) {
+            ParameterKind::Result(size) => match self.is_of_host(known, 0, 0) {
                 true => self.room(word, size)?,
                 false => Packed::Word(word),
             },
-            Kind::Both(bytes) => match self.is_of_host(known, 0, 0) {
+            ParameterKind::Both(bytes) => match self.is_of_host(known, 0, 0) {
                 true => self.both(word, bytes),
                 false => Packed::Word(word),
             },
-            Kind::InOut(bytes) => self.both(word, bytes),
-            Kind::In(size) => Packed::Memory(word, self.size(size)?),
-            Kind::Out(size) => self.room(word, size)?,
-            Kind::Value(bytes) => Packed::Memory(word, bounded(word, bytes)),
-            Kind::Text => {
-                // SAFETY: the program passes a C string, as the function demands.
+            ParameterKind::InOut(bytes) => self.both(word, bytes),
+            ParameterKind::In(size) => Packed::Memory(word, self.size(size)?),
+            ParameterKind::Out(size) => self.room(word, size)?,
+            ParameterKind::Value(bytes) => Packed::Memory(word, bounded(word, bytes)),
+            ParameterKind::Text => {
+                // SAFETY: by the function's contract the program passes null, which an arm above has handled, or a C string, which it
+                // keeps as it is until its call returns.
                 let bytes = unsafe { libc::strlen(word as *const libc::c_char) };
                 Packed::Memory(word, bytes)
             }
-            Kind::Attribute => self.attribute(at, word)?,
+            ParameterKind::Attribute => self.attribute(at, word)?,
         })
     }
 
@@ -238,14 +249,14 @@ impl<'a> Packing<'a> {
         Ok(Packed::Word(address))
     }
 
-    /// A null where the program may leave something out; a scalar it may not.
-    fn null(&self, kind: Kind) -> Result<Packed, i32> {
+    /// Packs a null address. Refuses it where the function needs a value.
+    fn null(&self, kind: ParameterKind) -> Result<Packed, i32> {
         match kind {
-            Kind::Scalar {
+            ParameterKind::Scalar {
                 is_bounded: false, ..
             }
-            | Kind::Both(_)
-            | Kind::Result(_) => Err(statuses(self.function).invalid),
+            | ParameterKind::Both(_)
+            | ParameterKind::Result(_) => Err(statuses(self.function).invalid),
             _ => Ok(Packed::Word(0)),
         }
     }
@@ -294,20 +305,20 @@ impl<'a> Packing<'a> {
         }
     }
 
-    /// What the call is about: the function and the contents of its arguments, of which handles count with their own contents, and main handles and new
-    /// ones with nothing.
+    /// Identifies the call: the function and the contents of its arguments. Handles count with their own contents; main handles count as
+    /// 0, and new handles not at all.
     fn content(&self, known: &HashMap<u64, Handle>) -> Vec<u8> {
         let mut content = self.function.name.as_bytes().to_vec();
         for (kind, packed) in self.function.kinds.iter().zip(&self.packed) {
             let word = match (kind, packed) {
-                (Kind::New { .. }, _) => continue,
-                (Kind::Handle(_), Packed::Word(number)) => {
+                (ParameterKind::New { .. }, _) => continue,
+                (ParameterKind::Handle(_), Packed::Word(number)) => {
                     known.get(number).map_or(0, |handle| handle.content)
                 }
                 (_, Packed::Word(word)) => *word,
                 (_, Packed::Room(bytes)) => u64::from(*bytes),
                 (_, Packed::Memory(..) | Packed::Bytes(_)) => {
-                    if let Argument::Bytes(bytes) = packed.argument() {
+                    if let MathArgument::Bytes(bytes) = packed.argument() {
                         content.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
                         content.extend_from_slice(bytes);
                     }
@@ -319,28 +330,29 @@ impl<'a> Packing<'a> {
         content
     }
 
-    /// By what the results of a pure function are found again.
+    /// The key of a pure function's results in the cache (`known`).
     pub(super) fn key(&self) -> Vec<u8> {
         let mut key = self.content(&handles());
         key.extend_from_slice(&thread::device().to_le_bytes());
         key
     }
 
-    /// Puts bytes where they belong. A library writes no more elements than there are, and programs rely on that: cuDNN's own front end asks for
-    /// more elements than it has room for.
+    /// Writes the bytes that came back to the program's memory, but of elements only as many as the library found. Programs rely on that:
+    /// cuDNN's own front end asks for more elements than it has room for.
     pub(super) fn bring(&self, mut bytes: &[u8]) {
         let mut before = &[][..];
         for output in &self.outputs {
             let (own, rest) = bytes.split_at(output.bytes.min(bytes.len()));
-            let there = output.element_bytes.map_or(own.len(), |bytes| {
+            let found = output.element_bytes.map_or(own.len(), |bytes| {
                 count_in(before).saturating_mul(bytes).min(own.len())
             });
-            bring(output.to, &own[..there]);
+            bring(output.to, &own[..found]);
             (before, bytes) = (own, rest);
         }
     }
 
-    /// The call is made, or will be: keeps what is to be kept.
+    /// Call when the call was made or sent: gives the program its new handles, and keeps in the first handle the arguments that the table
+    /// names.
     pub(super) fn finish(self) {
         let mut known = handles();
         for (output, number, handle) in &self.made {
@@ -365,9 +377,9 @@ impl<'a> Packing<'a> {
         };
         handle.content = content;
         for (kind, word) in self.function.kinds.iter().zip(self.words) {
-            if let Kind::Int { keep: Some(slot) }
-            | Kind::Word { keep: Some(slot) }
-            | Kind::Stream { keep: Some(slot) } = kind
+            if let ParameterKind::Int { keep: Some(slot) }
+            | ParameterKind::Word { keep: Some(slot) }
+            | ParameterKind::Stream { keep: Some(slot) } = kind
             {
                 handle.slots[usize::from(*slot)] = *word;
             }
@@ -375,7 +387,9 @@ impl<'a> Packing<'a> {
         for attribute in &self.function.attributes {
             if self.words[attribute.parameter] == attribute.value {
                 if let Packed::Memory(start, 4..) = self.packed[attribute.bytes] {
-                    // SAFETY: the program passes the address of so many bytes, as the function demands.
+                    // SAFETY: `pack` made this of a parameter that the table describes as the address of at least 4 bytes, as the pattern
+                    // says. By the function's contract the program keeps them as they are until its call returns, and we are inside that
+                    // call.
                     let value = unsafe { (start as *const u32).read_unaligned() };
                     handle.slots[usize::from(attribute.slot)] = value.into();
                 }
@@ -384,7 +398,7 @@ impl<'a> Packing<'a> {
     }
 }
 
-/// As many bytes as there are up to a limit and to the end of the page.
+/// `bytes`, or as many as there are to the end of the page of `start`.
 fn bounded(start: u64, bytes: usize) -> usize {
     bytes.min((PAGE_BYTES - start % PAGE_BYTES) as usize)
 }
@@ -399,16 +413,18 @@ fn count_in(bytes: &[u8]) -> usize {
 
 fn bring(output: u64, bytes: &[u8]) {
     if output != 0 {
-        // SAFETY: the program passes the address of a place for so many bytes, as the function demands.
+        // SAFETY: `output` is a parameter that the table describes as room for at least `bytes.len()` bytes. By the function's contract
+        // the program passes such memory, and leaves it to the function until the call returns.
         unsafe { (output as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 }
 
-/// Addresses as they cross: those of the host with what is there.
+/// Encodes addresses for the server: an address of the host together with the bytes there.
 fn pointers(start: u64, count: usize) -> Vec<u8> {
     let mut entries = Vec::with_capacity(count * POINTER_ENTRY_BYTES);
     for at in 0..count {
-        // SAFETY: the program passes the address of so many addresses, as the function demands.
+        // SAFETY: `start` is the parameter of `cudnnBackendSetAttribute` that by its contract has `count` addresses, which the program
+        // keeps as they are until its call returns.
         let address = unsafe { (start as *const u64).add(at).read_unaligned() };
         let value = match memory::device_at(address) {
             None if address != 0 => value_at(address),
@@ -421,7 +437,7 @@ fn pointers(start: u64, count: usize) -> Vec<u8> {
     entries
 }
 
-/// What is at an address of the host. `None` if nothing can be read there, as at an address on a device that is not known here.
+/// The bytes at an address of the host. `None` if they cannot be read, as at an address on a device that this process does not know.
 fn value_at(address: u64) -> Option<[u8; SCALAR_BYTES_MAX]> {
     let mut value = [0; SCALAR_BYTES_MAX];
     let bytes = bounded(address, SCALAR_BYTES_MAX);
@@ -433,7 +449,8 @@ fn value_at(address: u64) -> Option<[u8; SCALAR_BYTES_MAX]> {
         iov_base: address as *mut libc::c_void,
         iov_len: bytes,
     };
-    // SAFETY: reads this process's memory, where it can, into a variable of this function.
+    // SAFETY: the kernel writes at most `bytes` bytes to `value`, which has no fewer and lives until the call returns. It checks
+    // `address` itself, and fails where nothing can be read.
     let read = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
     (read == bytes as isize).then_some(value)
 }

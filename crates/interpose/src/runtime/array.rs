@@ -22,7 +22,7 @@ fn shape(format: In<ChannelFormat>, extent: Extent3, flags: c_uint) -> Result<Sh
     })
 }
 
-/// A place in an array, `x` in bytes.
+/// An element of an array; `x` counts bytes.
 fn at(array: u64, x: usize, y: usize) -> Result<Pitched, Code> {
     arrays::element(array, (x as u64, y as u64, 0))
 }

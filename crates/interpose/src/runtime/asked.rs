@@ -1,4 +1,4 @@
-//! What libraries above the runtime ask it: functions of the driver.
+//! Functions of the driver, which libraries above the runtime ask the runtime for.
 
 use super::runtime;
 use crate::abi::{Out, Text};
@@ -27,14 +27,16 @@ fn entry_point(
     Ok(())
 }
 
-/// The function of a name that says that it is not supported. Programs that ask for many, and call few, go on.
+/// The function of `libcuda.so.1` for a driver function that is not forwarded: it fails when it is called. So programs that look up many
+/// functions and call few go on.
 fn refusing(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: the name is a C string; the library is that of this folder, which this one has loaded or is loaded by.
+    // SAFETY: the name is a C string. The library is the one beside this one (`tools/gpu-libs.py`), which contains only jumps, so loading
+    // it runs no code of its own.
     let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
     if library.is_null() {
         return None;
     }
-    // SAFETY: the handle is of a library that stays loaded.
+    // SAFETY: `dlopen` has just returned the handle, and nobody closes it; the name is a C string of the program's call.
     let found = unsafe { libc::dlsym(library, name.as_ptr()) };
     (!found.is_null()).then_some(found)
 }

@@ -8,7 +8,7 @@ use crate::transfer::{self, Direction, Order};
 use rgaps_remoting::{row, Code, Extent, Pitched};
 use std::ffi::c_int;
 
-/// `cudaMemcpyKind`; the last leaves it to the addresses.
+/// The direction of a `cudaMemcpyKind`; `None` for `cudaMemcpyDefault`, which leaves it to the addresses.
 pub(super) fn wanted(kind: c_int) -> Result<Option<Direction>, Code> {
     Ok(match kind {
         0 => Some(Direction::Host),
@@ -20,13 +20,12 @@ pub(super) fn wanted(kind: c_int) -> Result<Option<Direction>, Code> {
     })
 }
 
-/// The direction that a kind means for two places.
+/// The direction that a kind means for the two ends of a copy.
 pub(super) fn direction(to: &Pitched, from: &Pitched, kind: c_int) -> Result<Direction, Code> {
     let wanted = wanted(kind)?;
     Ok(wanted.unwrap_or_else(|| Direction::of(to, from)))
 }
 
-/// Copies bytes.
 pub(super) fn copy(
     to: u64,
     from: u64,
@@ -38,7 +37,6 @@ pub(super) fn copy(
     copy_rows(to, row(from, bytes as u64).0, extent, kind, order)
 }
 
-/// Copies rows.
 pub(super) fn copy_rows(
     to: Pitched,
     from: Pitched,
@@ -105,7 +103,7 @@ fn side(array: u64, memory: &PitchedPtr, at: &Extent3) -> Result<Pitched, Code> 
 /// To, from, how much, in which direction.
 type Box3 = (Pitched, Pitched, Extent, Direction);
 
-/// What a copy of a box means.
+/// Translates the parameters of a copy of a box.
 pub(super) fn copy_3d_of(parameters: In<Copy3d>) -> Result<Box3, Code> {
     let wanted = parameters.get()?;
     let (to, from) = (

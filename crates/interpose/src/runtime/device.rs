@@ -1,11 +1,11 @@
-//! Devices. What they are the server has told at the beginning, so nearly all of this is answered here.
+//! Devices. The server has described them when the session began, so this process answers nearly all questions.
 
 use super::runtime;
 use crate::abi::{put_text, In, Out, Text};
 use crate::properties::{Field, FIELDS_12, FIELDS_13, SIZE_12, SIZE_13};
 use crate::reset::reset;
 use crate::{notice, session, thread, waits};
-use rgaps_remoting::{Call, Code, DeviceInfo, Value};
+use rgaps_remoting::{Call, CallValue, Code, DeviceInfo};
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -15,7 +15,7 @@ const CACHE_MAX: c_int = 3;
 /// Attributes: compute capability.
 const MAJOR: c_int = 75;
 const MINOR: c_int = 76;
-/// What the program has set.
+/// The cache configuration and the flags that the program has set.
 static CACHE: AtomicI32 = AtomicI32::new(0);
 static FLAGS: AtomicU32 = AtomicU32::new(0);
 
@@ -37,7 +37,8 @@ fn properties(
         let value = i64::from(value).to_le_bytes();
         all[*offset..offset + width].copy_from_slice(&value[..*width]);
     }
-    // SAFETY: the program passes a structure of its CUDA version, which is as long.
+    // SAFETY: by CUDA's contract `to`, which is not null, is the program's `cudaDeviceProp`, which it leaves to this call. The exported
+    // name tells its CUDA version, for which `bytes` is the size of the structure; `all` has as many.
     unsafe { to.bytes().copy_from_nonoverlapping(all.as_ptr(), bytes) };
     Ok(())
 }
@@ -194,7 +195,7 @@ runtime! {
     }
 
     fn cudaDeviceGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) {
-        let Value::Pair(low, high) = session::call(&Call::StreamPriorities, &[])? else {
+        let CallValue::Pair(low, high) = session::call(&Call::StreamPriorities, &[])? else {
             return Err(Code::UNKNOWN);
         };
         least.put_if_wanted(low as c_int);

@@ -6,7 +6,7 @@ use crate::errors::ERRORS;
 use crate::{session, thread};
 use std::ffi::{c_char, c_int};
 
-/// What these libraries implement.
+/// The CUDA versions that these libraries implement.
 const VERSION_13: c_int = 13000;
 const VERSION_12: c_int = 12080;
 

@@ -20,15 +20,15 @@ thread_local! {
     static LISTED: RefCell<Listed> = RefCell::default();
 }
 
-/// Where a program wants nodes, their edges, and how many there are.
+/// The addresses where a program wants nodes, their edges, and their number.
 struct Wanted {
     nodes: Out<usize>,
     edges: Out<usize>,
     count: Out<usize>,
 }
 
-/// Whether a stream records, the number of the recording, its graph to be, and the nodes on which the next one will depend. The nodes are the
-/// server's: a program can compare and count them.
+/// Writes whether a stream records, the number of the recording, the handle that its graph will have, and the nodes on which the next
+/// node will depend. The nodes are the server's: a program can compare and count them.
 fn capture_info(
     stream: u64,
     status: Out<c_int>,

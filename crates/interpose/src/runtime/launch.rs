@@ -1,4 +1,4 @@
-//! Launches, and what is asked of kernels.
+//! Launches, and questions about kernels.
 
 use super::{runtime, runtime_on_stream, stream_of};
 use crate::abi::{Dim3, FunctionAttributes, In, LaunchConfig, Out};
@@ -149,7 +149,8 @@ runtime_on_stream! {
             stream: stream_of(config.stream, default),
             cooperative: false,
         };
-        // SAFETY: the program passes as many attributes as it says, which stay while it calls.
+        // SAFETY: by the contract of `cudaLaunchKernelExC`, `config.attributes` has `config.attribute_count` attributes, which the
+        // program keeps as they are until its call returns; `launch` does not keep them longer.
         let attributes = unsafe { attributes(config.attributes, config.attribute_count) }?;
         launch(function, &wanted, arguments, attributes)
     }

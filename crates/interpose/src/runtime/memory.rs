@@ -7,7 +7,7 @@ use crate::handles::streams;
 use crate::session::check_alive;
 use crate::transfer;
 use crate::{managed, memory, session};
-use rgaps_remoting::{row, Call, Code, Extent, Pitched, Value};
+use rgaps_remoting::{row, Call, CallValue, Code, Extent, Pitched};
 use std::ffi::{c_int, c_uint};
 
 /// `cudaMemoryType`.
@@ -71,12 +71,12 @@ runtime! {
         address.put(managed::allocate(bytes as u64, flags)?)
     }
 
-    // The memory is where it was last used; a place is advice.
-    fn cudaMemAdvise(address: u64, bytes: usize, _advice: c_int, _place: u64) {
+    // Managed memory is where it was last used; a location is advice.
+    fn cudaMemAdvise(address: u64, bytes: usize, _advice: c_int, _location: u64) {
         managed::check(address, bytes as u64)
     }
 
-    fn cudaMemAdvise_v2(address: u64, bytes: usize, _advice: c_int, _place: u64) {
+    fn cudaMemAdvise_v2(address: u64, bytes: usize, _advice: c_int, _location: u64) {
         managed::check(address, bytes as u64)
     }
 
@@ -99,7 +99,7 @@ runtime! {
         free.check()?;
         total.check()?;
         match session::call(&Call::MemoryInfo, &[])? {
-            Value::Pair(left, all) => {
+            CallValue::Pair(left, all) => {
                 free.put(left as usize)?;
                 total.put(all as usize)
             }
@@ -142,12 +142,12 @@ runtime_12! {
 }
 
 runtime_on_stream! {
-    fn cudaMemPrefetchAsync "_ptsz" (_default; address: u64, bytes: usize, _place: u64, _flags: c_uint, _stream: usize) {
+    fn cudaMemPrefetchAsync "_ptsz" (_default; address: u64, bytes: usize, _location: u64, _flags: c_uint, _stream: usize) {
         managed::check(address, bytes as u64)
     }
 
     fn cudaMemPrefetchAsync_v2 "_ptsz" (
-        _default; address: u64, bytes: usize, _place: u64, _flags: c_uint, _stream: usize
+        _default; address: u64, bytes: usize, _location: u64, _flags: c_uint, _stream: usize
     ) {
         managed::check(address, bytes as u64)
     }

@@ -39,7 +39,7 @@ fn finish(body: impl FnOnce() -> Result<(), Code>) -> c_int {
     code.0
 }
 
-/// Exports functions.
+/// Exports functions of the runtime, each under `rgaps_rt_` and its name.
 macro_rules! runtime {
     ($( fn $name:ident ( $($argument:ident : $kind:ty),* $(,)? ) $body:block )*) => { $(
         const _: () = {
@@ -97,10 +97,11 @@ fn stream_of(stream: usize, default: u64) -> u64 {
     streams::meant(stream as u64, default)
 }
 
-/// What all functions do that are not forwarded.
+/// Called in place of each function of the runtime that is not forwarded.
 #[no_mangle]
 extern "C" fn rgaps_rt_unsupported(name: *const c_char) -> c_int {
-    // SAFETY: the libraries that `tools/gpu-libs.py` makes pass the function's name, a C string that they hold.
+    // SAFETY: only the libraries that `tools/gpu-libs.py` makes call this. They pass the function's name, a C string in their own
+    // read-only data.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     notice::unsupported(&name);
     finish(|| Err(Code::NOT_SUPPORTED))

@@ -20,7 +20,8 @@ fn pairs(from: In<u64>, to: In<u64>, count: usize) -> Result<Vec<(u64, u64)>, Co
         .collect()
 }
 
-/// Writes as many as there is room for, and how many there are; without a place only how many there are. The rest of the room gets zeros.
+/// Writes as many handles as there is room for (`count`), zeros behind them, and how many handles it wrote. With a null `to` writes only
+/// how many there are.
 pub(super) fn put_list(to: Out<u64>, count: Out<usize>, all: &[u64]) -> Result<(), Code> {
     count.check()?;
     if to.check().is_ok() {
@@ -114,7 +115,7 @@ fn wait(event: u64) -> Result<Work, Code> {
     events::check(event).map(|_| Work::Wait(event))
 }
 
-/// Has a node do something else.
+/// Replaces the work of a node.
 fn set(node: u64, work: Work) -> Result<(), Code> {
     graphs::with_node(node, |nodes| nodes.set(node, work))
 }
@@ -140,7 +141,7 @@ fn edges(graph: u64, from: Out<u64>, to: Out<u64>, count: Out<usize>) -> Result<
     let all = graphs::with(graph, |nodes| Ok(nodes.edges().to_vec()))?;
     let (starts, ends): (Vec<u64>, Vec<u64>) = all.into_iter().unzip();
     if from.check().is_ok() {
-        // Each of the two sets the same count.
+        // Both calls of `put_list` read the room from `count`, and write to it.
         let room = count.get()?;
         put_list(from, count, &starts)?;
         count.put(room)?;
@@ -154,8 +155,8 @@ fn depend(graph: u64, from: In<u64>, to: In<u64>, count: usize) -> Result<(), Co
 }
 
 fn release(graph: u64, from: In<u64>, to: In<u64>, count: usize) -> Result<(), Code> {
-    let gone = pairs(from, to, count)?;
-    graphs::with(graph, |nodes| nodes.release(&gone))
+    let removed = pairs(from, to, count)?;
+    graphs::with(graph, |nodes| nodes.release(&removed))
 }
 
 runtime! {
@@ -331,7 +332,7 @@ runtime! {
     }
 }
 
-/// As CUDA 12 has them, without data of edges.
+/// The functions as CUDA 12 has them, without data of edges.
 mod of_cuda_12 {
     use super::{depend, dependencies, dependents, edges, put_list, release};
     use crate::abi::{In, Out};

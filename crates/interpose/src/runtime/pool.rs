@@ -61,7 +61,8 @@ runtime! {
 
     fn cudaMemPoolSetAttribute(pool: u64, attribute: c_uint, value: Out<u64>) {
         value.check()?;
-        // SAFETY: the program passes a value as wide as the attribute.
+        // SAFETY: by the contract of `cudaMemPoolSetAttribute`, `value`, which is not null, is the address of a C int for these
+        // attributes and of 64 bits for all others, which the program keeps as they are until its call returns.
         let value = unsafe {
             match INT_ATTRIBUTES.contains(&attribute) {
                 true => u64::from(value.bytes().cast::<c_uint>().read_unaligned()),
@@ -74,7 +75,8 @@ runtime! {
     fn cudaMemPoolGetAttribute(pool: u64, attribute: c_uint, value: Out<u64>) {
         value.check()?;
         let found = pools::get(pool, attribute)?;
-        // SAFETY: the program passes room for a value as wide as the attribute.
+        // SAFETY: by the contract of `cudaMemPoolGetAttribute`, `value`, which is not null, is the address of a C int for these
+        // attributes and of 64 bits for all others, which the program leaves to this call.
         unsafe {
             match INT_ATTRIBUTES.contains(&attribute) {
                 true => value.bytes().cast::<c_uint>().write_unaligned(found as c_uint),

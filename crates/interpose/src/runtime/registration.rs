@@ -1,4 +1,4 @@
-//! What nvcc's code calls before `main`: it registers fat binaries, kernels and variables.
+//! The functions that nvcc's code calls before `main`, to register fat binaries, kernels and variables.
 
 use super::runtime;
 use crate::abi::{Address, Out, Text};
@@ -13,16 +13,23 @@ extern "C" fn register_fat_binary(wrapper: Address) -> usize {
     if wrapper.is_null() {
         return 0;
     }
-    // SAFETY: nvcc's code passes its wrapper, which stays as long as the program or library is loaded.
+    // SAFETY: nvcc's code calls this, with the address of its `__fatBinC_Wrapper_t`, which is not null. Wrapper and image are data of the
+    // program or library, which nobody changes while it is loaded.
     std::ptr::from_ref(unsafe { Library::register(wrapper) }) as usize
 }
 
 #[export_name = "rgaps_rt___cudaRegisterFatBinaryEnd"]
 extern "C" fn register_fat_binary_end(_library: usize) {}
 
-// The session may be gone by now: this runs at the end of the program, or when a library is unloaded.
+// Runs when a library is unloaded, and at the end of the program, when the session may have ended. What the servers have loaded stays.
 #[export_name = "rgaps_rt___cudaUnregisterFatBinary"]
-extern "C" fn unregister_fat_binary(_library: usize) {}
+extern "C" fn unregister_fat_binary(library: usize) {
+    // SAFETY: nvcc's code passes what `register_fat_binary` returned: 0, or the address of a library, which `Library::register` has leaked.
+    // So it lives as long as the process, and nobody has a `&mut` to it.
+    if let Some(library) = unsafe { (library as *const Library).as_ref() } {
+        library.unregister();
+    }
+}
 
 // Called before the host's first use of a managed variable.
 #[export_name = "rgaps_rt___cudaInitModule"]
@@ -114,7 +121,8 @@ runtime! {
         _options: Address, _values: Address, _count: u32
     ) {
         library.check()?;
-        // SAFETY: the program passes an image in memory, as CUDA's function demands.
+        // SAFETY: by the contract of `cudaLibraryLoadData` the program passes null or a whole image (a fat binary, an ELF file, or text
+        // that ends with a zero), which it keeps as it is until its call returns.
         let loaded = unsafe { Library::load(image.cast()) }?;
         loaded.load_all()?;
         library.put(std::ptr::from_ref(loaded) as usize)

@@ -1,4 +1,4 @@
-//! Textures and surfaces. What the runtime says of them is translated to the driver's structures, and back when the program asks.
+//! Textures and surfaces. Their descriptions are translated from the runtime's structures to the driver's, and back when the program asks.
 
 use super::{runtime, runtime_12};
 use crate::abi::{
@@ -91,7 +91,7 @@ fn described(of: &Resource) -> ResourceDescription {
     }
 }
 
-/// `CUDA_TEXTURE_DESC` of the runtime's.
+/// Translates `cudaTextureDesc` to `CUDA_TEXTURE_DESC`.
 fn sampler(of: &TextureDescription) -> Vec<u8> {
     let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
     let flags = flag(of.read_mode == ELEMENTS, AS_INTEGER)
@@ -113,7 +113,7 @@ fn sampler(of: &TextureDescription) -> Vec<u8> {
         .collect()
 }
 
-/// The runtime's of `CUDA_TEXTURE_DESC`.
+/// Translates `CUDA_TEXTURE_DESC` to `cudaTextureDesc`.
 fn sampling(sampler: &[u8]) -> TextureDescription {
     let word = |at: usize| {
         let bytes = sampler.get(at * 4..at * 4 + 4);
@@ -226,7 +226,7 @@ runtime_12! {
     }
 }
 
-/// It cannot fail, and returns what it makes.
+/// Returns the format and no error, since it cannot fail.
 #[export_name = "rgaps_rt_cudaCreateChannelDesc"]
 extern "C" fn create_channel_description(
     x: c_int,
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samplers_and_resources_survive_both_ways() {
+    fn samplers_and_resources_survive_a_round_trip() {
         let wanted = TextureDescription {
             address_modes: [1, 2, 3],
             filter: 1,
@@ -260,9 +260,9 @@ mod tests {
             is_seamless: 1,
         };
         for of in [wanted, TextureDescription::default()] {
-            let there = sampler(&of);
-            assert_eq!(there.len(), SAMPLER_BYTES);
-            assert_eq!(sampler(&sampling(&there)), there);
+            let translated = sampler(&of);
+            assert_eq!(translated.len(), SAMPLER_BYTES);
+            assert_eq!(sampler(&sampling(&translated)), translated);
         }
         let back = sampling(&sampler(&wanted));
         assert_eq!(

@@ -7,18 +7,19 @@ use std::collections::BTreeMap;
 
 pub(super) struct Daemon {
     pub(super) node: Node,
-    /// By topics, as it said last.
+    /// The daemon's last list, by topics.
     rows: BTreeMap<String, InterestRow>,
-    /// Of the rows, and of the daemon that told them.
+    /// The version of the rows, and the number of the daemon that they come from.
     version: (u64, u64),
-    /// What the links have reported to it.
+    /// The links' last reports to the daemon.
     pub(super) report: Report,
 }
 
 /// What has changed since the daemon was asked last.
 pub(super) struct Changes {
+    /// Whether the daemon sent another list.
     pub(super) rows: bool,
-    /// The daemon was replaced: the new one knows none of the links' reports.
+    /// Whether another daemon answered, which knows none of the links' reports.
     pub(super) daemon: bool,
 }
 
@@ -32,7 +33,7 @@ impl Daemon {
         }
     }
 
-    /// Asks it for publishers and subscribers.
+    /// Asks the daemon for publishers and subscribers.
     pub(super) fn look(&mut self) -> anyhow::Result<Changes> {
         let interest = self.node.interest(self.version.0)?;
         let changes = Changes {
@@ -59,7 +60,7 @@ impl Daemon {
         self.rows.values().filter(|row| row.subscribers > 0)
     }
 
-    /// Publishers here that stand for others, also those of a former life of the links.
+    /// The publishers of landings, also those of a former life of the links.
     pub(super) fn landed(&self) -> impl Iterator<Item = &u64> {
         self.rows.values().flat_map(|row| &row.landed)
     }

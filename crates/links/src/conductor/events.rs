@@ -1,10 +1,9 @@
-//! What links say and report.
+//! Events: what links, control channels and the control plane report to the conductor.
 
 use super::hosts::ASK_AGAIN;
 use super::LinksConductor;
 use crate::egress::EgressCommand;
 use crate::event::{ConductorEvent, EventSource, SourcedEvent};
-use crate::network::id;
 use crate::remote_host::{OutgoingStream, RemoteHost};
 use crate::wire::{clip, LinkMessage};
 use rgaps_routing::{ControlMessage, Datagram, FlowName, HostId};
@@ -17,11 +16,11 @@ fn violates(host: &str, error: &anyhow::Error) {
 
 impl LinksConductor {
     pub(super) fn handle(&mut self, (source, event): SourcedEvent) {
-        // A link that was given up ends while the next one begins. Memory that it frees is the next one's, too.
+        // A link that was given up ends while the next one begins: its events are void, except that memory it freed serves the next one.
         let is_lasting = matches!(event, ConductorEvent::Room);
         let is_current = |source: &EventSource| {
             let peer = self.peers.get(&source.host);
-            peer.is_some_and(|peer| peer.ingress.reporter.source == *source)
+            peer.is_some_and(|peer| peer.ingress().reporter.source == *source)
         };
         if !is_lasting && source.as_ref().is_some_and(|source| !is_current(source)) {
             return;
@@ -35,11 +34,11 @@ impl LinksConductor {
         );
         match event {
             ConductorEvent::PlaneEvent(event) => self.plane_event(event),
-            // Whoever publishes is looked for at once.
+            // Setting `dirty` is enough: the conductor asks the daemon for the new publisher at once.
             ConductorEvent::Unknown => {}
             ConductorEvent::Unplanned(name, bytes) => {
                 if let Some(topic) = self.topics.get_mut(&name) {
-                    topic.largest = topic.largest.max(bytes);
+                    topic.waits_for_routes(bytes);
                 }
             }
             ConductorEvent::Progress => self.confirms = true,
@@ -55,9 +54,9 @@ impl LinksConductor {
             ConductorEvent::Answered(flow, answer) => {
                 let answer = (answer, Instant::now());
                 let branch = self.branch_to(host, flow.stream);
-                if let Some(of) = branch.and_then(|of| of.flows.get_mut(&flow.publisher)) {
-                    of.answers.insert(host.to_owned(), answer);
-                } else {
+                let is_new =
+                    branch.and_then(|of| of.answered(flow.publisher, host, answer.clone()));
+                if is_new.is_none() {
                     let children = self.transits.children_of(host, flow);
                     children.for_each(|child| child.answer = Some(answer.clone()));
                 }
@@ -72,9 +71,9 @@ impl LinksConductor {
 
     fn closed(&mut self, host: &str, flow: FlowName) {
         let peer = self.peers.get_mut(host);
-        let ended = peer.and_then(|peer| peer.incoming.remove(&flow));
+        let ended = peer.and_then(|peer| peer.close_incoming(flow));
         if let Some((next, of)) = ended.and_then(|of| Some((of.unconfirmed()?, of))) {
-            let origin = of.description.origin(host);
+            let origin = of.description().origin(host);
             self.network.confirm(origin, flow, next);
         }
         self.close_transit(host, flow);
@@ -82,14 +81,13 @@ impl LinksConductor {
 
     fn stream_mut(&mut self, number: u64) -> Option<&mut OutgoingStream> {
         let topic = self.topics.get_mut(self.streams.get(&number)?)?;
-        let mut branches = topic.branches.values_mut();
-        branches.find(|branch| branch.stream == number)
+        topic.stream_mut(number)
     }
 
-    /// What goes out in a stream of this host, if it goes to that host directly.
+    /// A stream of this host by its number, if `host` is its root.
     fn branch_to(&mut self, host: &str, stream: u64) -> Option<&mut OutgoingStream> {
         let branch = self.stream_mut(stream);
-        branch.filter(|branch| branch.tree.root() == host)
+        branch.filter(|branch| branch.tree().root() == host)
     }
 
     pub(super) fn buffer_free(&self, host: &str) {
@@ -97,7 +95,7 @@ impl LinksConductor {
         link.inspect(|link| link.buffer_free());
     }
 
-    /// How far a flow of this host is at a host that another leads to, or why it does not reach it.
+    /// Handles what a final host, or a host between, reported of a flow of this host: the delivered position, or why it refuses the flow.
     fn flow_reported(&mut self, from: HostId, message: ControlMessage) {
         let (flow, host, outcome) = match message {
             ControlMessage::Confirm { flow, next } => (flow, from, Ok(next)),
@@ -110,30 +108,22 @@ impl LinksConductor {
         let Some(branch) = self.stream_mut(flow.stream) else {
             return;
         };
-        let is = |host: &String, of| id(host) == of;
-        let end = branch.tree.ends_below().find(|end| is(end, host));
-        let Some(end) = end.cloned() else { return };
-        let mut on = branch.tree.path(&end);
-        on.push(branch.tree.root().to_owned());
-        if !on.iter().any(|host| is(host, from)) {
+        let Some(end) = branch.end_reported_by(from, host) else {
             return;
-        }
+        };
         let next = *outcome.as_ref().unwrap_or(&u64::MAX);
-        if let Some(of) = branch.flows.get_mut(&flow.publisher) {
-            let answer = outcome.map(|_| ());
-            let before = of.answers.get(&end).map(|(before, _)| before);
-            let is_new = before != Some(&answer);
-            of.answers.insert(end.clone(), (answer, Instant::now()));
+        let answer = (outcome.map(|_| ()), Instant::now());
+        if let Some(is_new) = branch.answered(flow.publisher, &end, answer) {
             self.dirty |= is_new;
             if let (u64::MAX, Some(topic)) = (next, self.topics.get_mut(&name)) {
-                topic.off_trees.insert(end);
+                topic.take_off_trees(end);
             }
         }
         let command = EgressCommand::Confirmed(name.clone(), flow, host, next);
         self.egress.send(&name, command);
     }
 
-    /// What comes over a control channel. Most of it changes nothing else.
+    /// Handles a datagram of a control channel. Most do not make the state dirty.
     fn datagram(&mut self, host: &str, datagram: Datagram) {
         match self.network.receive(datagram, self.config.links.relay) {
             Ok(received) => {
@@ -156,7 +146,7 @@ impl LinksConductor {
         match link_message {
             LinkMessage::Written(stream, outcome) => {
                 if let Some(branch) = self.branch_to(host, stream) {
-                    branch.written = Some(outcome);
+                    branch.set_written(outcome);
                 }
             }
             LinkMessage::Paths(paths) => {
@@ -166,7 +156,7 @@ impl LinksConductor {
             }
             LinkMessage::Broken(stream, end) => {
                 if let Some(branch) = self.branch_to(host, stream) {
-                    branch.is_broken = true;
+                    branch.set_broken();
                 }
                 self.broken_below(host, stream, &end);
             }
@@ -181,15 +171,15 @@ impl LinksConductor {
         match event {
             LinkEvent::Up => {
                 tracing::info!(host, "linked with a host");
-                peer.reach.lanes_up();
-                let life = peer.link.as_ref().map(|(life, _)| life);
-                if let Some(Err(error)) = life.map(|life| self.network.link_up(life)) {
+                peer.reach_mut().lanes_up();
+                if let Some(Err(error)) = peer.linked_life().map(|life| self.network.link_up(life))
+                {
                     tracing::error!("{error:#}");
                 }
             }
             LinkEvent::Down { why } => {
                 tracing::warn!(host, why, "lost the link with a host");
-                peer.reach.lanes_lost(why, Instant::now());
+                peer.reach_mut().lanes_lost(why, Instant::now());
                 self.network.lanes_lost(host);
             }
             LinkEvent::LaneEnded { lane, end, why } => match end {
@@ -202,18 +192,18 @@ impl LinksConductor {
                 self.network.link_restarted(host);
                 peer.end_life();
                 let topics = self.topics.values_mut();
-                let branches = topics.filter_map(|topic| topic.branches.get_mut(host));
-                branches.for_each(OutgoingStream::end_life);
+                let branches = topics.filter_map(|topic| topic.branch_mut(host));
+                branches.for_each(OutgoingStream::root_restarted);
                 self.forget_answers(host);
                 self.end_transits(host);
             }
             LinkEvent::LaneRefused { why } => {
                 let why = clip(&why);
-                if peer.reach.failed(&why) {
+                if peer.reach_mut().failed(&why) {
                     tracing::warn!(host, "no lane to a host could be opened: {why}");
                 }
-                // Its secret may be of another life.
-                peer.reach.ask_again(Instant::now() + ASK_AGAIN);
+                // The secret may be that of another life of the host, so this host asks for a new one.
+                peer.reach_mut().ask_again(Instant::now() + ASK_AGAIN);
             }
         }
     }

@@ -1,8 +1,8 @@
-//! Publishers of other hosts, and those that stand for them here.
+//! Publishers of other hosts, and the publishers here that publish their messages: their landings.
 
 use super::landing::incoming_path;
 use super::{LinksConductor, CONFIRM_EVERY};
-use crate::ingress::{ArrivalLimits, Bound, RemotePublisher};
+use crate::ingress::{ArrivalLimits, RemotePublisher};
 use crate::network::id;
 use crate::quotas::part_of;
 use crate::remote_host::IngressPlan;
@@ -10,18 +10,15 @@ use crate::wire::{clip, FlowDescription};
 use rgaps_client::links::{Direction, LinksPublisherBuilder};
 use rgaps_client::{ClientError, OpenError, PublisherQos, RefusalCode};
 use rgaps_routing::FlowName;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Loans of a publisher that stands for one elsewhere.
+/// `max_loans` of a publisher here that publishes the messages of another host's publisher.
 const INGRESS_LOANS: u32 = 256;
-/// How long a flow waits for a place where there is none yet.
+/// How long a flow waits for a free seat in its topic before this host refuses it.
 const ADMIT_LIMIT: Duration = Duration::from_secs(20);
-/// A flow that was refused is shown for so long, unless its sender opens it again.
-const REFUSED_SHOWN: Duration = Duration::from_secs(15);
 
-/// Why a publisher of another host has no place here.
+/// Why this host refuses a publisher of another host.
 #[derive(Debug, thiserror::Error)]
 enum NoRoom {
     #[error("{0}")]
@@ -37,43 +34,33 @@ impl LinksConductor {
         self.admit_all(host, plans.collect());
     }
 
-    /// Finds places for all of these before it takes messages of any: whoever sees the history of one publisher sees that of all.
+    /// Admits all flows before it takes messages of any: a subscriber that sees the history of one publisher sees that of all.
     fn admit_all(&mut self, host: &str, mut plans: Vec<(FlowName, IngressPlan)>) {
         for (flow, plan) in &mut plans {
             self.admit(host, *flow, plan);
         }
         let admitted = plans.iter_mut();
-        for (flow, plan) in admitted.filter(|(_, of)| of.refused.is_none() && of.waits.is_none()) {
+        for (flow, plan) in admitted.filter(|(_, of)| of.is_admitted()) {
             self.take_messages(host, *flow, plan);
         }
         if let Some(peer) = self.peers.get_mut(host) {
-            peer.incoming.extend(plans);
+            peer.add_incoming(plans);
         }
         self.buffer_free(host);
     }
 
+    /// Has messages of an admitted flow received: tells the other host that this one takes them.
     fn take_messages(&mut self, host: &str, flow: FlowName, plan: &mut IngressPlan) {
-        let transit = self.begin_transit(host, flow, &plan.description);
+        let transit = self.begin_transit(host, flow, plan.description());
         let Some(peer) = self.peers.get(host) else {
             return;
         };
-        let begins = plan.description.begins.get(&id(&self.own.host));
-        if let (Some(next), Some(landing)) = (begins, &plan.landing) {
-            landing.begin(*next);
-        }
-        if !plan.description.via.is_empty() {
-            plan.position = Some(Arc::default());
-            self.confirms = true;
-        }
-        let bound = Bound {
-            landing: plan.landing.clone(),
-            transit,
-            position: plan.position.clone(),
-        };
-        peer.ingress.answer(flow, Ok(bound));
+        self.confirms |= !plan.description().via.is_empty();
+        let bound = plan.bind(id(&self.own.host), transit);
+        peer.ingress().answer(flow, Ok(bound));
     }
 
-    /// Tells origins how far their messages are that come here through other hosts, as far as that is new.
+    /// Confirms new delivered positions to the origins of messages that come here through other hosts.
     pub(super) fn send_confirmed(&mut self) {
         let renewed = self.network.take_renewed();
         let is_renewed = |origin: &str| renewed.contains(&id(origin));
@@ -83,51 +70,42 @@ impl LinksConductor {
             return;
         }
         (self.confirms, self.confirmed_at) = (false, Instant::now());
-        for (host, peer) in &mut self.peers {
-            peer.ingress.forget_reported();
-            for (flow, of) in &mut peer.incoming {
-                let origin = of.description.origin(host);
-                if is_renewed(origin) {
-                    of.confirmed = None;
+        for peer in self.peers.values_mut() {
+            let is_all = peer.confirm_positions(is_renewed, |origin, flow, next| {
+                let has_room = self.network.has_room(origin);
+                if has_room {
+                    self.network.confirm(origin, flow, next);
                 }
-                let Some(next) = of.unconfirmed() else {
-                    continue;
-                };
-                if !self.network.has_room(origin) {
-                    self.confirms = true;
-                    continue;
-                }
-                of.confirmed = Some(next);
-                self.network.confirm(origin, *flow, next);
-            }
+                has_room
+            });
+            self.confirms |= !is_all;
         }
     }
 
-    /// Finds a flow its place here, or says why there is none.
+    /// Finds or creates the landing of a flow. If that fails, the flow waits, or this host refuses it and says why.
     fn admit(&mut self, host: &str, flow: FlowName, plan: &mut IngressPlan) {
-        let outcome = self.landing_of(host, flow, &plan.description);
+        let outcome = self.landing_of(host, flow, plan.description());
         let Some(peer) = self.peers.get(host) else {
             return;
         };
-        let of = &plan.description;
-        let issues = &peer.ingress.counts.issues;
+        let of = plan.description();
+        let issues = &peer.counts().issues;
         let no_room = match outcome {
             Ok(landing) => {
                 issues.allowed(&of.topic);
                 if let Some(landing) = &landing {
                     self.landings.insert(&of.topic, flow.publisher, landing);
                     for peer in self.peers.values_mut() {
-                        peer.orphans.retain(|(of, _)| !Arc::ptr_eq(of, landing));
+                        peer.retain_orphans(|orphan, _| !Arc::ptr_eq(orphan, landing));
                     }
                 }
-                (plan.landing, plan.refused, plan.waits) = (landing, None, None);
+                plan.admit(landing);
                 return;
             }
             Err(no_room) => no_room,
         };
-        // Others will leave the topic in a moment, or the daemon is away: messages of reliable publishers wait. And former publishers
-        // may be in the way.
-        let (passes, is_crowded) = match &no_room {
+        // Where a seat may become free soon, or the daemon is away, a reliable flow waits. Orphans may hold the seats.
+        let (is_passing, is_crowded) = match &no_room {
             NoRoom::Open(OpenError::Client(ClientError::Refused(refusal))) => {
                 (refusal.code == RefusalCode::LimitReached, true)
             }
@@ -138,33 +116,35 @@ impl LinksConductor {
         let why = clip(&no_room.to_string());
         let what = "this host cannot take messages of another host";
         issues.warn_refused(&of.topic, 0, what, &why);
-        let waits = passes && of.offer.reliable;
-        let since = *plan.waits.get_or_insert_with(Instant::now);
-        // Messages wait as long as this; a host that hears that there is no place would send none at all.
-        if !waits || since.elapsed() >= ADMIT_LIMIT {
-            peer.ingress.answer(flow, Err(why.clone()));
+        let waits = is_passing && of.offer.reliable;
+        let waited = plan.wait();
+        let of = plan.description();
+        // While there is no answer, the other host keeps the messages. It would not send a flow that was refused.
+        if !waits || waited >= ADMIT_LIMIT {
+            peer.ingress().answer(flow, Err(why.clone()));
             for end in of.tree.ends().filter(|_| !of.via.is_empty()) {
                 self.network.refuse(of.origin(host), flow, (end, &why));
             }
-            (plan.refused, plan.waits) = (Some((why, Instant::now())), None);
+            plan.refuse(why);
         }
         if is_crowded {
-            // Places of publishers whose host's links ended, and may come back: what they published here is known.
+            // Frees the seats of orphans. If their hosts come back, the file of delivered positions says what they published here.
             for peer in self.peers.values_mut() {
-                peer.orphans
-                    .retain(|(of, _)| of.publisher.topic() != plan.description.topic);
+                peer.retain_orphans(|orphan, _| {
+                    orphan.publisher.topic() != plan.description().topic
+                });
             }
         }
     }
 
-    /// The publisher that stands for one of another host's; none if its messages only go on.
+    /// Finds or creates the landing of a flow. None: its messages only pass through this host.
     fn landing_of(
         &mut self,
         host: &str,
         flow: FlowName,
         of: &FlowDescription,
     ) -> Result<Option<Arc<RemotePublisher>>, NoRoom> {
-        // What another host said of it does not count less because it came through this one.
+        // Rules for every host on the path apply, not only those for the last one.
         let mut through = std::iter::once(host).chain(of.via.iter().map(String::as_str));
         let links = &self.config.links;
         let barred =
@@ -175,8 +155,7 @@ impl LinksConductor {
         if !of.tree.ends_here() {
             return Ok(None);
         }
-        // The same publisher may come in a stream that takes the place of another, through another host, or from the next
-        // life of its host, and goes on where that one stands.
+        // A publisher may come in a replacing stream, through another host, or from its host's next life: it keeps its landing.
         match self.landings.find(&of.topic, flow.publisher) {
             Some(landing) => Ok(Some(landing)),
             None => self.create_landing(host, flow, of).map(Some),
@@ -233,22 +212,15 @@ impl LinksConductor {
         ))
     }
 
-    /// Looks again whether there is a place for what waits for one.
+    /// Tries again to admit the flows that wait for a seat.
     pub(super) fn admit_again(&mut self) {
         let mut all = Vec::new();
         for (host, peer) in &mut self.peers {
-            let is_shown = |since: &Instant| since.elapsed() < REFUSED_SHOWN;
-            peer.incoming
-                .retain(|_, i| i.refused.as_ref().is_none_or(|(_, at)| is_shown(at)));
-            let (waiting, others) = std::mem::take(&mut peer.incoming)
-                .into_iter()
-                .partition(|(_, i)| i.waits.is_some());
-            peer.incoming = others;
-            let waiting: BTreeMap<FlowName, IngressPlan> = waiting;
+            let waiting = peer.take_waiting();
             all.extend((!waiting.is_empty()).then(|| (host.clone(), waiting)));
         }
         for (host, waiting) in all {
-            self.admit_all(&host, waiting.into_iter().collect());
+            self.admit_all(&host, waiting);
         }
     }
 }

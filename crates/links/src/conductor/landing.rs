@@ -1,11 +1,11 @@
-//! Where messages of other hosts land here, as it is configured; and whether network cards read a topic's messages on the GPU where they
-//! live, and write them on the one where they land: each host tells the other its part, and both together are the path.
+//! Where messages of other hosts land here, and whether they come by GPUDirect: the sender's network card reads them in GPU memory, and the
+//! receiver's card writes them into GPU memory. Each host knows only its own part, and tells it the other.
 
 use super::report::IncomingPaths;
 use super::LinksConductor;
 use crate::rails::Cards;
 use crate::remote_host::{IngressPlan, RemoteHost};
-use crate::wire::{clip, clip_to, FlowDescription, LinkMessage};
+use crate::wire::{clip, clip_to, FlowDescription};
 use rgaps_client::links::{ArrivalPath, InterestRow, LandIn, LandingRule, Links};
 use rgaps_client::{Domain, GpuUuid, PathKind};
 use rgaps_cuda::Driver;
@@ -14,7 +14,7 @@ use rgaps_verbs::Location;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
-/// The GPU that the topic's subscriber reads on, if network cards read the messages there and all links go over cards; or why not.
+/// The GPU in whose memory network cards read the topic's messages, if all links use RDMA and the cards can; or why they do not.
 pub(super) fn reads_in<'a>(
     row: Option<&InterestRow>,
     cards: &Cards,
@@ -26,21 +26,21 @@ pub(super) fn reads_in<'a>(
         return Err("the messages live in the host's memory, and not on a GPU".to_owned());
     };
     let mut linked = hosts.filter_map(|host| Some((host, peers.get(host)?)));
-    if let Some((host, peer)) = linked.find(|(_, peer)| peer.over.path != PathKind::Rdma) {
-        let why_not = &peer.over.why_not;
+    if let Some((host, peer)) = linked.find(|(_, peer)| peer.over().path != PathKind::Rdma) {
+        let why_not = &peer.over().why_not;
         return Err(format!("{host}, where they go too, has no RDMA: {why_not}"));
     }
     cards.reads(gpu).map(|()| domain)
 }
 
-/// How a publisher's messages come from a host. `written`: as [`LinksConductor::written`] says.
+/// The path by which a publisher's messages come from a host. `written`: the result of [`LinksConductor::written`].
 pub(super) fn incoming_path(
     peer: &RemoteHost,
     source: &FlowDescription,
     (written, relays): (&Result<(), String>, bool),
 ) -> ArrivalPath {
     let host = peer.name();
-    let (path, why) = match (peer.over.path, &source.read, written) {
+    let (path, why) = match (peer.over().path, &source.read, written) {
         (PathKind::Rdma, ..) if !source.via.is_empty() => {
             let why = format!("{host} passes them on, out of its memory");
             (PathKind::Rdma, why)
@@ -52,14 +52,15 @@ pub(super) fn incoming_path(
         (PathKind::Rdma, Err(why), _) => (PathKind::Rdma, format!("on {host}: {why}")),
         (PathKind::Rdma, Ok(()), Err(why)) => (PathKind::Rdma, why.clone()),
         (PathKind::Rdma, Ok(()), Ok(())) => (PathKind::GpuDirect, String::new()),
-        (path, ..) => (path, peer.over.why_not.clone()),
+        (path, ..) => (path, peer.over().why_not.clone()),
     };
     let why = clip_to(&why, MAX_PATH_BYTES);
     ArrivalPath { path, why }
 }
 
 impl LinksConductor {
-    /// Whether a topic uses no tree, where messages would land in hosts' memory: cards read it on its GPU, or a publisher requires a path.
+    /// Whether a topic must not use trees, on which messages pass through host memory: network cards read it in GPU memory, or a publisher
+    /// requires a path.
     pub(super) fn goes_directly(&self, topic: &str) -> bool {
         let Some(row) = self.daemon.row(topic) else {
             return false;
@@ -72,7 +73,7 @@ impl LinksConductor {
         is_read || publishers.any(|publisher| publisher.require.is_some())
     }
 
-    /// Whether network cards write what comes of a topic on the GPU where it lands, or why not.
+    /// Whether network cards write a topic's incoming messages into the GPU memory where they land, or why not.
     pub(super) fn written(&self, topic: &str) -> Result<(), String> {
         let lives_in = || self.daemon.row(topic).and_then(|row| row.domain);
         match self.lands_in(topic)?.or_else(lives_in) {
@@ -81,10 +82,10 @@ impl LinksConductor {
         }
     }
 
-    /// Says how what comes here lands to the hosts that it comes from, and over what to this host's daemon.
+    /// Tells other hosts how their messages land here, and this host's daemon by which paths they come.
     pub(super) fn report_landings(&mut self) {
-        let flows = self.peers.values().flat_map(|peer| peer.incoming.values());
-        let topics: BTreeSet<String> = flows.map(|of| of.description.topic.clone()).collect();
+        let topics = self.peers.values().flat_map(RemoteHost::incoming_topics);
+        let topics: BTreeSet<String> = topics.cloned().collect();
         let written = topics.into_iter().map(|topic| {
             let written = self.written(&topic);
             (topic, written)
@@ -93,25 +94,12 @@ impl LinksConductor {
         let relays = self.config.links.relay;
         let mut paths = IncomingPaths::new();
         for peer in self.peers.values_mut() {
-            let flows = peer.incoming.iter();
-            let streams = flows.map(|(flow, of)| (flow.stream, &written[&of.description.topic]));
-            let streams: BTreeMap<u64, &Result<(), String>> = streams.collect();
-            peer.reported_written
-                .retain(|stream, _| streams.contains_key(stream));
-            for (stream, written) in streams {
-                if peer.reach.is_up() && peer.reported_written.get(&stream) != Some(written) {
-                    peer.say(&LinkMessage::Written(stream, written.clone()));
-                    peer.reported_written.insert(stream, written.clone());
-                }
-            }
-            for incoming in peer.incoming.values() {
-                let (Some(landing), of) = (&incoming.landing, &incoming.description) else {
-                    continue;
-                };
+            peer.report_written(&written);
+            for (landing, of) in peer.landed() {
                 let over = incoming_path(peer, of, (&written[&of.topic], relays));
                 let known = paths.entry(landing.publisher.id());
                 let known = known.or_insert_with(|| (landing.clone(), over.clone()));
-                // In two streams at once: the slower one counts.
+                // A publisher may come in two streams at once: the slower path counts.
                 if over.path < known.1.path {
                     known.1 = over;
                 }
@@ -120,7 +108,7 @@ impl LinksConductor {
         self.daemon.report.incoming(&self.daemon.node, paths);
     }
 
-    /// Where a topic's publishers that stand for others are to be. None: where the topic lives.
+    /// The domain for a topic's landings. None: the topic has a domain here already, and landings use that.
     pub(super) fn lands_in(&self, topic: &str) -> Result<Option<Domain>, String> {
         let row = self.daemon.row(topic);
         if row.is_some_and(|row| row.domain.is_some()) {
@@ -140,11 +128,11 @@ impl LinksConductor {
             .map_err(|why| format!("links.landing '{}': {why}", rule.name))
     }
 
-    /// Where a topic lands, if a rule says so or a network card could write there; none where it does not land.
+    /// Where a flow lands, in words. None: it does not land, or there is nothing to say: no rule, and no network card could write there.
     pub(super) fn landing_row(&self, peer: &RemoteHost, incoming: &IngressPlan) -> Option<String> {
-        let topic = &incoming.description.topic;
-        let domain = incoming.landing.as_ref()?.publisher.domain();
-        let is_by_card = domain != Domain::Host && peer.over.path == PathKind::Rdma;
+        let topic = &incoming.description().topic;
+        let domain = incoming.landing()?.publisher.domain();
+        let is_by_card = domain != Domain::Host && peer.over().path == PathKind::Rdma;
         let written = is_by_card.then(|| match self.written(topic) {
             Ok(()) => "; network cards write it there (GPUDirect)".to_owned(),
             Err(why) => format!("; through pinned memory (no GPUDirect: {why})"),
@@ -174,7 +162,7 @@ fn describe(rule: &LandingRule, domain: Domain) -> String {
     }
 }
 
-/// The one domain that subscribers read in.
+/// The domain in which all subscribers read; the host's memory if they read in several.
 fn of_readers(row: Option<&InterestRow>) -> Domain {
     match row.map(|row| &row.readers[..]) {
         Some([domain]) => *domain,
@@ -182,22 +170,22 @@ fn of_readers(row: Option<&InterestRow>) -> Domain {
     }
 }
 
-/// Where the GPUs are that messages land on by rules, as far as they are there.
+/// The PCI locations of the GPUs that rules name as landing, without those that do not exist here.
 pub(super) fn gpus(links: &Links) -> Vec<Location> {
     let named = links.landing.iter().filter_map(|rule| match rule.domain {
         LandIn::Uuid(uuid) => Some(uuid),
         LandIn::Gpu(number) => gpu(number).ok(),
         LandIn::Host | LandIn::Readers => None,
     });
-    let places = named.filter_map(|uuid| {
+    let locations = named.filter_map(|uuid| {
         let driver = Driver::load().ok()?;
         let address = driver.pci_bus_id(&driver.device(uuid).ok()?).ok()?;
         Some(Location::of_pci(&address))
     });
-    places.collect()
+    locations.collect()
 }
 
-/// A GPU by its number. The driver is asked once, and only where GPUs have numbers.
+/// A GPU by its number. Asks the driver once, and only if a rule names a number.
 fn gpu(number: u32) -> Result<GpuUuid, String> {
     static SEEN: OnceLock<Vec<GpuUuid>> = OnceLock::new();
     let seen = match SEEN.get() {

@@ -1,4 +1,4 @@
-//! What stands here for publishers of other hosts, by topics and publishers. A publisher's messages may come through several hosts.
+//! The landings of this host, by topics and publishers of other hosts. A landing may get messages through several hosts.
 
 use crate::delivered::{DeliveredFile, DeliveredRecord};
 use crate::egress::OwnPublishers;
@@ -22,6 +22,7 @@ impl Landings {
         }
     }
 
+    /// The landing of a publisher, if a flow or a host's orphans hold it.
     pub(super) fn find(&self, topic: &str, publisher: u64) -> Option<Arc<RemotePublisher>> {
         self.all.get(&(topic.to_owned(), publisher))?.upgrade()
     }
@@ -31,17 +32,17 @@ impl Landings {
         self.all.insert(key, Arc::downgrade(landing));
     }
 
-    /// Forgets landings that nobody uses any more.
+    /// Forgets landings that no flow and no orphan holds.
     pub(super) fn forget_unused(&mut self) {
         self.all.retain(|_, landing| landing.strong_count() > 0);
     }
 
-    /// A publisher's record, and the number from which on its messages are to be delivered: former lives of the links delivered those before.
+    /// A publisher's record, and its delivered position: former lives of the links delivered the messages below it.
     pub(super) fn delivered(&self, publisher: u64, topic: &str) -> (DeliveredRecord, u64) {
         self.delivered.mark(publisher, topic)
     }
 
-    /// Only these topics, by their numbers, have subscribers here.
+    /// Sets the topics, by their numbers, that have subscribers here.
     pub(super) fn set_wanted(&self, topics: &BTreeSet<u64>) {
         self.delivered.forget_unwanted(topics);
         let unwanted = self.all.iter();
@@ -51,7 +52,7 @@ impl Landings {
         }
     }
 
-    /// Notes publishers that stand here for those of other hosts: the links do not send their messages on.
+    /// Notes the landings' publishers: the links do not send their messages to other hosts.
     pub(super) fn note<'a>(&self, publishers: impl Iterator<Item = &'a u64>) {
         let mut own = self.own_publishers.write().expect("no panic");
         own.extend(publishers);

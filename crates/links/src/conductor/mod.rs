@@ -1,18 +1,18 @@
 //! One thread owns the links' state: this host's topics, other hosts, and the flows between them. Other threads send it events.
 //! A few times a second it asks the daemon for publishers and subscribers, and reconciles the flows with them.
 //!
-//! | owner | of what |
+//! | owner | state |
 //! |---|---|
 //! | [`Daemon`] | the topics of this host, as its daemon lists them, and what the links last reported to it ([`report`]) |
-//! | [`Presence`] | which other hosts are there, as the control plane says |
+//! | [`Presence`] | which other hosts are present, by their tokens on the control plane |
 //! | [`RemoteHost`] | a host: the link with it, and the flows that come from there |
-//! | [`Network`] | paths, interest of other hosts, and how far messages are |
+//! | [`Network`] | paths, interest of other hosts, and confirmations to origins |
 //! | [`Routes`] | how each host is reached, also while its path is lost |
 //! | [`EgressPlan`] | a topic of this host: the streams in which it goes out, and their limits |
-//! | [`EgressThreads`] | the topics' subscribers, and messages that go out |
-//! | [`Landings`] | what stands here for publishers of other hosts, and what they delivered |
-//! | [`Transits`] | flows of other hosts that go on from here |
-//! | [`Cards`] | what network cards read and write |
+//! | [`EgressThreads`] | the threads that take the topics' messages and send them |
+//! | [`Landings`] | the publishers here that publish messages of other hosts, and their delivered positions |
+//! | [`Transits`] | flows that this host receives from other hosts and forwards |
+//! | [`Cards`] | which GPUs network cards can read and write |
 
 mod daemon;
 mod egress_plan;
@@ -64,20 +64,20 @@ use std::time::{Duration, Instant};
 
 /// How often the conductor asks the daemon for publishers and subscribers, and reconciles.
 const LOOK: Duration = Duration::from_millis(50);
-/// The same when nothing has changed for so long.
+/// The same when nothing has changed for [`IDLE_AFTER`].
 const LOOK_IDLE: Duration = Duration::from_millis(250);
 const IDLE_AFTER: Duration = Duration::from_secs(2);
-/// How often origins are told how far their messages are that come here through other hosts.
+/// Least time between two confirmations of delivered positions to the origins of messages that come here through other hosts.
 const CONFIRM_EVERY: Duration = Duration::from_millis(5);
-/// Pause before what this host's daemon refused is tried again.
+/// Pause before the conductor tries again what this host's daemon refused.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// Everything is looked at at least so often.
+/// The conductor reconciles everything at least this often.
 const LOOK_ALL: Duration = Duration::from_secs(10);
-/// How long links that end wait for other hosts to have what was taken; less than the daemon waits for their end.
+/// How long links that end wait until other hosts acknowledge all sent messages. The daemon waits longer for the links to end.
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
-/// How long former links may take to be gone.
+/// How long new links wait until the former process of the links has ended.
 const PREVIOUS_LIMIT: Duration = Duration::from_secs(10);
-/// How long links that have begun wait at most for the hosts that they know of.
+/// How long new links wait at most for the hosts of `links.connect` before they take messages.
 const GATHER: Duration = Duration::from_secs(2);
 
 /// The links of this host.
@@ -95,7 +95,7 @@ pub struct LinksConductor {
     topics: BTreeMap<String, EgressPlan>,
     /// The topic of each stream of `topics`, and of no other.
     streams: HashMap<u64, String>,
-    /// What publishers have of quotas whose messages go out from here.
+    /// The parts of quotas that publishers have reserved for messages that go out from here.
     staged: Staged,
     egress: EgressThreads,
     landings: Landings,
@@ -105,15 +105,17 @@ pub struct LinksConductor {
     tracer: Option<Arc<Tracer>>,
     events: Receiver<SourcedEvent>,
     event_sender: Sender<SourcedEvent>,
-    /// Messages have passed here whose origins are to learn that; and when they were told last.
+    /// Whether delivered positions wait to be confirmed to origins.
     confirms: bool,
+    /// When positions were confirmed last.
     confirmed_at: Instant,
-    /// Something has changed since the topics were looked at.
+    /// Whether something has changed since the last reconciliation.
     dirty: bool,
+    /// When to reconcile next, even if nothing changes.
     reconcile_at: Instant,
 }
 
-/// What network cards are to be near: GPUs that messages land on by rules, or else all that there are.
+/// Which network cards to prefer: those near GPUs on which rules let messages land, or else near any GPU.
 fn near(config: &Config) -> CardPreference {
     let lands_on = landing::gpus(&config.links);
     CardPreference {
@@ -136,7 +138,8 @@ impl LinksConductor {
         LinksConductor::start_over(config, rdma, |_| true)
     }
 
-    /// The same with these network cards, or why there are none. Events of the control plane that `listens_to` rejects are lost.
+    /// [`LinksConductor::start`] with the given network cards, or the reason why there are none. For tests: the conductor does not get
+    /// events of the control plane that `listens_to` rejects.
     #[doc(hidden)]
     pub fn start_over(
         config: Config,
@@ -149,7 +152,7 @@ impl LinksConductor {
         let incarnation = wall_ns().max(1);
         let own = HostLife { host, incarnation };
         let over = rdma.as_ref().map_or_else(String::clone, names);
-        // Before the node, whose memory its cards are to know.
+        // Comes before the node: the endpoint's cards register the node's memory.
         let (endpoint, tls) = open_endpoint(&config, &own, rdma.as_ref().ok().cloned())?;
         let memory = rdma.map(|_| CardMemory::new(endpoint.registrar()));
         let node = join_daemon(&config, memory.as_ref().ok())?;
@@ -189,12 +192,12 @@ impl LinksConductor {
         })
     }
 
-    /// Runs until it is to stop, or the daemon is gone for good.
+    /// Runs until `stop` is set, or the control plane fails.
     pub fn run(mut self, stop: &AtomicBool) -> anyhow::Result<Seats> {
         let mut changed = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             let begun = Instant::now();
-            // Other hosts wait for what links report; the rest has time.
+            // Events first: other hosts wait for the answers to some.
             while let Ok(event) = self.events.try_recv() {
                 self.handle(event);
             }
@@ -226,7 +229,7 @@ impl LinksConductor {
         Ok(self.leave())
     }
 
-    /// Waits until then, or until something was heard. Meanwhile it tells origins how far their messages are.
+    /// Handles events until then, or until one makes the state dirty. Meanwhile it confirms delivered positions to origins.
     fn wait(&mut self, until: Instant) {
         loop {
             self.send_confirmed();
@@ -239,7 +242,7 @@ impl LinksConductor {
             match self.events.recv_timeout(pause) {
                 Ok(event) => {
                     self.handle(event);
-                    // What others wait for is done at once; how far messages are is heard often.
+                    // A change is reconciled at once. Events about progress are frequent and change nothing else.
                     if self.dirty || Instant::now() >= until {
                         return;
                     }
@@ -252,7 +255,7 @@ impl LinksConductor {
 
     fn leave(self) -> Seats {
         let taken = self.egress.end();
-        // What was taken arrives, where the other hosts are there; what does not, the next links send again.
+        // Gives linked hosts time to acknowledge sent messages. The next links send the others again.
         let until = Instant::now() + LEAVE_LIMIT;
         let links = || self.peers.values().filter_map(RemoteHost::linked);
         let is_sent = |link: &HostLink| {
@@ -266,8 +269,8 @@ impl LinksConductor {
         links().for_each(|link| link.close());
         drop((self.peers, self.endpoint));
         self.tracer.iter().for_each(|tracer| tracer.end());
-        let wanted = self.topics.into_values().filter_map(|topic| topic.has);
-        let wanted = wanted.map(|(.., subscriber)| subscriber);
+        let topics = self.topics.into_values();
+        let wanted = topics.filter_map(EgressPlan::into_subscriber);
         Seats {
             _subscribers: wanted.chain(taken).collect(),
             _node: self.daemon.node,
@@ -279,7 +282,7 @@ impl LinksConductor {
         self.dirty |= changes.daemon || changes.rows;
         if changes.daemon {
             let topics = self.topics.values_mut();
-            topics.for_each(|topic| topic.reported = None);
+            topics.for_each(EgressPlan::forget_reported);
         }
         if changes.rows {
             self.landings.note(self.daemon.landed());
@@ -289,23 +292,24 @@ impl LinksConductor {
     }
 }
 
-/// The subscribers that links have which ended. Dropped, they leave their topics, and publishers go on without them.
+/// The subscribers of links that ended. When dropped, they leave their topics, and publishers do not wait for them.
 pub struct Seats {
     _subscribers: Vec<Subscriber>,
     _node: Node,
 }
 
 impl Seats {
-    /// For a process that ends now: the daemon keeps the seats of reliable subscribers for the next links, and publishers wait.
+    /// For a process that ends at once: the subscribers do not leave, so the daemon keeps reliable ones' seats for the next links,
+    /// and publishers wait for those.
     pub fn leave_empty(self) {
         std::mem::forget(self);
     }
 }
 
-/// Joins the daemon as a client whose memory network cards know, if there are any.
+/// Joins the daemon as a client. `known`: the network cards with which the client registers its memory.
 fn join_daemon(config: &Config, known: Option<&Arc<CardMemory>>) -> anyhow::Result<Node> {
     let mut config = config.clone();
-    // Whoever links hosts does not start daemons.
+    // Links never start a daemon.
     config.autostart = false;
     let mut node = Node::builder(LINKS_CLIENT).config(config);
     if let Some(known) = known {
@@ -316,7 +320,7 @@ fn join_daemon(config: &Config, known: Option<&Arc<CardMemory>>) -> anyhow::Resu
     Ok(node)
 }
 
-/// What former links published here. It lies beside the daemon's socket.
+/// Opens the file of delivered positions, which lies beside the daemon's socket: what former links published here.
 fn open_delivered(config: &Config, node: &Node) -> anyhow::Result<DeliveredFile> {
     let mut path = config.socket_path().into_os_string();
     path.push(".links");
@@ -324,7 +328,7 @@ fn open_delivered(config: &Config, node: &Node) -> anyhow::Result<DeliveredFile>
     DeliveredFile::open(path.as_ref(), &departed)
 }
 
-/// Reports what happens on the control plane, as far as it is heard.
+/// Sends the control plane's events to the conductor, except those that `listens_to` rejects.
 fn listener(
     to: Sender<SourcedEvent>,
     listens_to: impl Fn(&PlaneEvent) -> bool + Send + Sync + 'static,
@@ -342,7 +346,7 @@ fn open_endpoint(
     rdma: Option<Rdma>,
 ) -> anyhow::Result<(Endpoint, Option<Tls>)> {
     let links = &config.links;
-    // As the control plane, where that has certificates.
+    // Lanes use the certificates of the control plane, if it has any.
     let security = Security::of(links.tls.paths(), links.insecure, &own.host)?;
     let tls = match &security {
         Security::Tls(tls) => Some(tls.clone()),
@@ -358,7 +362,7 @@ fn open_endpoint(
     Ok((endpoint, tls))
 }
 
-/// The endpoint. With a fixed port the links before, which are ending, may still have it for a moment.
+/// Opens the endpoint. While its port is in use, it tries again: former links may hold a fixed port for a moment.
 fn accept_lanes(config: EndpointConfig) -> Result<Endpoint, EndpointError> {
     let until = Instant::now() + PREVIOUS_LIMIT;
     loop {
@@ -373,7 +377,7 @@ fn accept_lanes(config: EndpointConfig) -> Result<Endpoint, EndpointError> {
     }
 }
 
-/// Waits until what a former life of the links left is cleaned up: then it is known what it published.
+/// Waits until the daemon has cleaned up after the former links: from then on the positions that they delivered do not change.
 fn wait_for_previous(node: &Node) -> anyhow::Result<()> {
     let until = Instant::now() + PREVIOUS_LIMIT;
     loop {

@@ -1,7 +1,7 @@
-//! Which other hosts are there, as the control plane says.
+//! Tracks which other hosts are present, by their tokens on the control plane.
 
 use crate::control_plane::{ControlPlane, PlaneListener};
-use crate::keys::{HostLife, Token};
+use crate::keys::{HostLife, HostToken};
 use crate::probe::Probe;
 use rgaps_client::links::MAX_REMOTE_HOSTS;
 use rgaps_client::Config;
@@ -9,15 +9,16 @@ use rgaps_connection::Tls;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// The control plane is opened anew at most so often.
+/// Least time between two reopenings of the control plane.
 const REOPEN_PAUSE: Duration = Duration::from_secs(60);
 const MAX_LIVES: usize = 4 * MAX_REMOTE_HOSTS;
 
 pub(super) struct Presence {
     pub(super) plane: ControlPlane,
     pub(super) probe: Probe,
-    /// Lives of other hosts' links whose tokens are there, the last one last. A dead one may be known for a while beside the next.
-    lives: Vec<Token>,
+    /// The tokens that are present, in the order in which they appeared. A dead life's token may stay for a while beside its successor's.
+    lives: Vec<HostToken>,
+    /// When the control plane was last reopened. None: never.
     reopened: Option<Instant>,
 }
 
@@ -40,22 +41,22 @@ impl Presence {
         })
     }
 
-    pub(super) fn appeared(&mut self, token: &Token) {
+    pub(super) fn appeared(&mut self, token: &HostToken) {
         self.lives.retain(|life| life.node != token.node);
         if self.lives.len() < MAX_LIVES {
             self.lives.push(token.clone());
         }
     }
 
-    /// Removes a life that is gone. Returns another life of the same host, if there is one: it may have appeared before this one left.
-    pub(super) fn left(&mut self, node: &HostLife) -> Option<Token> {
+    /// Removes a life that left. Returns the newest other life of the host, which may have appeared before this one left.
+    pub(super) fn left(&mut self, node: &HostLife) -> Option<HostToken> {
         self.lives.retain(|life| life.node != *node);
         let mut lives = self.lives.iter();
         lives.rfind(|life| life.node.host == node.host).cloned()
     }
 
     /// Forgets all lives, and returns them.
-    pub(super) fn take_all(&mut self) -> Vec<Token> {
+    pub(super) fn take_all(&mut self) -> Vec<HostToken> {
         std::mem::take(&mut self.lives)
     }
 
@@ -63,7 +64,8 @@ impl Presence {
         self.lives.iter().any(|life| life.node == *node)
     }
 
-    /// A host that is there has not answered for so long: perhaps the fault is the control plane's. It is opened anew, if it was not just now.
+    /// Call when a host with a token has not answered for the time `since`: reopens the control plane, in case the fault is there, unless
+    /// it did so less than [`REOPEN_PAUSE`] ago.
     pub(super) fn unanswered(&mut self, host: &str, since: Duration) {
         let pauses = |at: Instant| at.elapsed() < REOPEN_PAUSE;
         if self.reopened.is_some_and(pauses) {

@@ -1,4 +1,4 @@
-//! What the daemon and its users see of other hosts. The links report only what has changed since.
+//! Reports to the daemon about other hosts and the topics that cross, for listings. The links report only changes.
 
 use super::egress_plan::EgressPlan;
 use super::routes::through;
@@ -15,23 +15,23 @@ use std::time::{Duration, Instant};
 
 const REPORT_EVERY: Duration = Duration::from_millis(500);
 
-/// What a daemon knows; at first nothing.
+/// The last reports to the current daemon. A new daemon has none.
 #[derive(Default)]
 pub(super) struct Report {
     peers: Option<PeersInfo>,
-    /// When other hosts were reported, if the daemon knew them all.
+    /// When the links reported other hosts last. None: never, or the daemon did not know all of them.
     reported_at: Option<Instant>,
-    /// Of topics that do not come across, and of those whose landing is configured.
+    /// By topics: why they do not cross, or where they land by configuration.
     unserved: BTreeMap<String, Vec<RemoteRow>>,
-    /// Over what messages come, by the publishers here.
+    /// The paths by which messages come, by the numbers of the landings' publishers.
     incoming: BTreeMap<u64, ArrivalPath>,
 }
 
-/// Over what publishers' messages come, by their numbers here.
+/// Landings and the paths by which their messages come, by the numbers of their publishers.
 pub(super) type IncomingPaths = BTreeMap<u64, (Arc<RemotePublisher>, ArrivalPath)>;
 
 impl Report {
-    /// Reports which topics do not come across, and why, and where those land of which it is configured.
+    /// Reports topics that do not cross, and why, and where topics land that have a rule for it.
     fn unserved(&mut self, node: &Node, mut all: BTreeMap<String, Vec<RemoteRow>>) {
         for ended in self.unserved.keys() {
             all.entry(ended.clone()).or_default();
@@ -50,7 +50,7 @@ impl Report {
         });
     }
 
-    /// Whether it is time to report other hosts.
+    /// Whether the links have to report other hosts now.
     fn is_due(&self) -> bool {
         let reported_at = self.reported_at;
         reported_at.is_none_or(|at| at.elapsed() >= REPORT_EVERY)
@@ -60,7 +60,7 @@ impl Report {
     fn peers(&mut self, node: &Node, figures: Vec<LinkFigures>, info: PeersInfo) {
         let mut is_reported = true;
         for figures in figures {
-            // The daemon takes them only for hosts that it knows.
+            // The daemon takes figures only for hosts that it knows.
             is_reported &= reported(node.set_figures(figures));
         }
         self.reported_at = is_reported.then(Instant::now);
@@ -75,7 +75,7 @@ fn reported(outcome: Result<(), ClientError>) -> bool {
     outcome.inspect_err(log).is_ok()
 }
 
-/// Reports what is not known as it is now.
+/// Reports the values that differ from the known ones, and notes them as known if that succeeds.
 fn changes<K: Ord, V: PartialEq>(
     known: &mut BTreeMap<K, V>,
     all: BTreeMap<K, V>,
@@ -100,33 +100,29 @@ fn row(host: &str, subscribers: u32, path: Result<String, &str>) -> RemoteRow {
 }
 
 impl LinksConductor {
-    /// Tells the daemon whom the topic's subscriber stands for.
+    /// Tells the daemon for which hosts' subscribers the topic's subscriber stands.
     pub(super) fn report_remote(&self, name: &str, topic: &mut EgressPlan) {
         let rows = self.remote_rows(name, topic);
-        let Some((_, _, subscriber)) = &topic.has else {
-            return;
-        };
-        let tell = || self.daemon.node.stands_for(subscriber, rows.clone());
-        if topic.reported.as_ref() != Some(&rows) && reported(tell()) {
-            topic.reported = Some(rows);
-        }
+        let node = &self.daemon.node;
+        topic.report(rows, |subscriber, rows| {
+            reported(node.stands_for(subscriber, rows))
+        });
     }
 
     fn remote_rows(&self, name: &str, topic: &EgressPlan) -> Vec<RemoteRow> {
         let mut by_host: BTreeMap<&String, RemoteRow> = BTreeMap::new();
-        for (next, branch) in &topic.branches {
+        for (next, branch) in topic.branches() {
             let Some(peer) = self.peers.get(next) else {
                 continue;
             };
-            let failed = topic.failed.as_ref().map(|(why, _)| why);
-            let failed = failed.or(branch.barred.as_ref());
-            let ends = branch.tree.ends();
-            for (end, want) in ends.filter_map(|end| topic.wants.get_key_value(end)) {
+            let barred = topic.barred(branch);
+            let ends = branch.tree().ends();
+            for (end, want) in ends.filter_map(|end| topic.wants().get_key_value(end)) {
                 let reaches = || branch.reaches(peer, end);
-                let reaches = failed.map_or_else(reaches, |why| Err(why));
+                let reaches = barred.map_or_else(reaches, |why| Err(why));
                 let path = reaches.map(|()| self.path_in_words(name, topic, (peer, branch), end));
                 let row = row(end, want.subscribers, path);
-                // Of two ways the one that is there, and else the one that is to be.
+                // Of two routes to a host, the row shows the ready one, or else the planned one.
                 let is_better = by_host.get(end).is_none_or(|known| {
                     let is_to_be = || self.routes.hop(end).is_some_and(|hop| hop.next() == next);
                     row.ready && !known.ready || row.ready == known.ready && is_to_be()
@@ -139,7 +135,7 @@ impl LinksConductor {
         by_host.into_values().take(MAX_REMOTE_HOSTS).collect()
     }
 
-    /// How a topic's messages come to a host that `peer` is, or leads to.
+    /// The path of a topic's messages to `end`, in words. `peer`: the next hop.
     fn path_in_words(
         &self,
         name: &str,
@@ -147,16 +143,16 @@ impl LinksConductor {
         (peer, branch): (&RemoteHost, &OutgoingStream),
         end: &str,
     ) -> String {
-        let mut path = branch.tree.path(end);
+        let mut path = branch.tree().path(end);
         path.insert(0, peer.name().to_owned());
         let through = through(&path);
-        let LinkPath { words, why_not, .. } = &peer.over;
+        let LinkPath { words, why_not, .. } = peer.over();
         let no_better = match why_not.is_empty() {
             true => String::new(),
             false => format!(" (no RDMA: {why_not})"),
         };
         let domain = self.daemon.row(name).and_then(|row| row.domain);
-        let read = match (topic.is_read(), peer.over.path, domain) {
+        let read = match (topic.is_read(), peer.over().path, domain) {
             (Ok(()), ..) => ", read on the GPU by the card (GPUDirect)".to_owned(),
             (Err(why), PathKind::Rdma, Some(Domain::Cuda(_))) => {
                 format!(", through pinned memory (no GPUDirect: {why})")
@@ -166,7 +162,7 @@ impl LinksConductor {
         format!("{through}{words}{read}, once for the host; zero copy there{no_better}")
     }
 
-    /// Tells the daemon which topics do not come across, and why, and where those land of which it is configured.
+    /// Tells the daemon which topics do not cross, and why, and where topics land that have a rule for it.
     pub(super) fn report_unserved(&mut self) {
         let mut all: BTreeMap<String, Vec<RemoteRow>> = BTreeMap::new();
         let mut push = |topic: &str, row: RemoteRow| {
@@ -176,7 +172,7 @@ impl LinksConductor {
             }
         };
         for (name, topic) in self.topics.iter() {
-            for (host, (subscribers, why)) in &topic.refused {
+            for (host, (subscribers, why)) in topic.refused() {
                 push(name, row(host, *subscribers, Err(why)));
             }
         }
@@ -187,9 +183,9 @@ impl LinksConductor {
         }
         for (host, peer) in &self.peers {
             for incoming in peer.incoming_streams() {
-                let topic = &incoming.description.topic;
-                match (&incoming.refused, self.landing_row(peer, incoming)) {
-                    (Some((why, _)), None) => push(topic, row(host, 0, Err(why))),
+                let topic = &incoming.description().topic;
+                match (incoming.refused(), self.landing_row(peer, incoming)) {
+                    (Some(why), None) => push(topic, row(host, 0, Err(why))),
                     (_, Some(where_it_lands)) => push(topic, row(host, 0, Ok(where_it_lands))),
                     (None, None) => {}
                 }
@@ -198,7 +194,7 @@ impl LinksConductor {
         self.daemon.report.unserved(&self.daemon.node, all);
     }
 
-    /// Tells the daemon how it is with other hosts, if it is time.
+    /// Reports other hosts and the figures of their links to the daemon, if it is time.
     pub(super) fn report_peers(&mut self) {
         if let Some(why) = self.endpoint.take_refusal() {
             tracing::debug!("a lane was refused: {why}");
@@ -208,20 +204,16 @@ impl LinksConductor {
         if !self.daemon.report.is_due() {
             return;
         }
-        let peers = self.peers.iter();
-        let figures = peers.map(|(host, peer)| {
-            let counts = &peer.ingress.counts;
-            counts.figures(host, peer.status.as_ref())
-        });
+        let figures = self.peers.values().map(RemoteHost::figures);
         let (figures, info) = (figures.collect(), self.peers_info());
         let node = &self.daemon.node;
         self.daemon.report.peers(node, figures, info);
     }
 
-    /// How many topics a host takes, of this host and of others.
+    /// How many topics of this host another host takes, plus the streams of other hosts that this host forwards to it.
     fn topics_out(&self, host: &str) -> u32 {
         let own = self.topics.values();
-        let own = own.filter_map(|topic| topic.branches.get(host));
+        let own = own.filter_map(|topic| topic.branches().get(host));
         let own = own.filter(|branch| branch.is_taken()).count();
         (own + self.transits.streams_taken_by(host)) as u32
     }

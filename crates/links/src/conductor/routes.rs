@@ -1,4 +1,4 @@
-//! Which hosts are reached through which: what is said about that, and what comes of it.
+//! Routes to other hosts, and the trees by which messages reach several of them.
 
 use super::LinksConductor;
 use crate::keys::TopicInterest;
@@ -11,21 +11,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Hop {
+pub(super) struct HostRoute {
     /// The hosts on the path: the next one first, the host itself last.
     pub(super) path: Vec<String>,
-    /// Since when there is no path. Whoever led there last has what it was sent, and may be back.
+    /// Since when there is no path. The route stays for a while: its first host still has messages for the host, and may come back. None:
+    /// there is a path.
     lost: Option<Instant>,
 }
 
-impl Hop {
-    /// The host that leads there: itself, if it is linked with.
+impl HostRoute {
+    /// The next hop: the host itself, if this one is linked with it.
     pub(super) fn next(&self) -> &String {
         &self.path[0]
     }
 }
 
-/// How messages come to a host by these others, in words.
+/// The hosts between on a path, in words. Empty: there are none.
 pub(super) fn through(path: &[String]) -> String {
     match path.split_last() {
         Some((_, between)) if !between.is_empty() => format!("through {}: ", between.join(", ")),
@@ -36,11 +37,11 @@ pub(super) fn through(path: &[String]) -> String {
 /// How each host is reached.
 #[derive(Default)]
 pub(super) struct Routes {
-    hops: BTreeMap<String, Hop>,
+    hops: BTreeMap<String, HostRoute>,
 }
 
 impl Routes {
-    pub(super) fn hop(&self, end: &str) -> Option<&Hop> {
+    pub(super) fn hop(&self, end: &str) -> Option<&HostRoute> {
         self.hops.get(end)
     }
 
@@ -56,15 +57,15 @@ impl Routes {
             };
             Some((end.clone(), hop))
         });
-        let hops: BTreeMap<String, Hop> = hops.collect();
+        let hops: BTreeMap<String, HostRoute> = hops.collect();
         let is_changed = hops != self.hops;
         self.hops = hops;
         is_changed
     }
 
-    fn found(&self, end: &str, path: Vec<String>) -> Hop {
+    fn found(&self, end: &str, path: Vec<String>) -> HostRoute {
         let through = &path[0];
-        let is_known = |known: &Hop| known.next() == through;
+        let is_known = |known: &HostRoute| known.next() == through;
         if through != end && !self.hop(end).is_some_and(is_known) {
             tracing::info!(
                 host = end,
@@ -72,19 +73,24 @@ impl Routes {
                 "the route to a host goes through another host"
             );
         }
-        Hop { path, lost: None }
+        HostRoute { path, lost: None }
     }
 
-    /// None: the host is given up.
-    fn without_path(&self, end: &str, kept: &BTreeSet<&String>, outage: Duration) -> Option<Hop> {
+    /// The route to a host that has no path. None: the host is given up.
+    fn without_path(
+        &self,
+        end: &str,
+        kept: &BTreeSet<&String>,
+        outage: Duration,
+    ) -> Option<HostRoute> {
         let last = self.hop(end).filter(|hop| kept.contains(hop.next()));
-        let last = last.map(|hop| Hop {
+        let last = last.map(|hop| HostRoute {
             lost: Some(hop.lost.unwrap_or_else(Instant::now)),
             ..hop.clone()
         });
-        let is_over = |hop: &Hop| hop.lost.is_some_and(|since| since.elapsed() >= outage);
+        let is_over = |hop: &HostRoute| hop.lost.is_some_and(|since| since.elapsed() >= outage);
         let last = last.filter(|hop| hop.next() == end || !is_over(hop));
-        let itself = || Hop {
+        let itself = || HostRoute {
             path: vec![end.to_owned()],
             lost: None,
         };
@@ -93,29 +99,30 @@ impl Routes {
 }
 
 impl LinksConductor {
-    /// Sends what there is to say of routes and interest.
+    /// Sends the messages about routes and interest that are due.
     pub(super) fn exchange(&mut self) {
-        for (host, said) in self.network.poll(self.config.links.relay) {
+        for (host, message) in self.network.poll(self.config.links.relay) {
             if let Some(peer) = self.peers.get(&host) {
-                peer.say(&said);
+                peer.say(&message);
             }
         }
     }
 
-    /// Finds out how each host is reached. Whether that has changed is in `dirty`.
+    /// Updates the route to each host. Sets `dirty` if one has changed.
     pub(super) fn update_routes(&mut self) {
         self.exchange();
         let outage = Duration::from_millis(self.config.links.outage_ms);
         let kept = self
             .peers
             .iter()
-            .filter(|(_, peer)| !peer.reach.is_given_up());
+            .filter(|(_, peer)| !peer.reach().is_given_up());
         let kept: BTreeSet<&String> = kept.map(|(host, _)| host).collect();
         self.dirty |= self.network.expire(outage, kept.iter().copied());
         self.dirty |= self.routes.update(&self.network, &kept, outage);
         self.landings.forget_unused();
     }
 
+    /// By topics and final hosts, what the hosts that this one can send to want.
     pub(super) fn all_wants(&self) -> BTreeMap<String, BTreeMap<String, TopicInterest>> {
         let mut all: BTreeMap<String, BTreeMap<String, TopicInterest>> = BTreeMap::new();
         for (end, hop) in &self.routes.hops {
@@ -131,7 +138,7 @@ impl LinksConductor {
         all
     }
 
-    /// The largest message that trees are planned for: below twice the largest so far. `u64::MAX`: trees are off.
+    /// Size in bytes of the largest message to plan trees for: less than twice the largest so far. `u64::MAX`: trees are off.
     pub(super) fn bytes_planned(&self, largest: u64) -> u64 {
         let links = &self.config.links;
         match (links.fanout, links.tree_min.0) {
@@ -141,7 +148,8 @@ impl LinksConductor {
         }
     }
 
-    /// The paths of a tree to hosts for messages of up to so many bytes; none: each host is reached by its shortest path.
+    /// By hosts, the paths of a tree for messages of up to so many bytes. Hosts that are not in the result are reached by their shortest
+    /// path.
     pub(super) fn tree_paths<'a>(
         &self,
         ends: impl Iterator<Item = &'a String>,
@@ -160,18 +168,18 @@ impl LinksConductor {
         self.network.tree_paths(ends, load)
     }
 
-    /// Hosts that are reached through others, for the listing.
+    /// Adds the hosts that are reached through others to a listing.
     pub(super) fn led_rows(&self, rows: &mut Vec<PeerRow>) {
         for (end, hop) in &self.routes.hops {
             let next = self.peers.get(hop.next());
-            let is_up = hop.lost.is_none() && next.is_some_and(|next| next.reach.is_up());
+            let is_up = hop.lost.is_none() && next.is_some_and(|next| next.reach().is_up());
             if hop.next() == end || !is_up {
                 continue;
             }
             let topics = self.topics.values();
             let goes = topics.filter(|topic| {
-                let branch = topic.branches.get(hop.next());
-                branch.is_some_and(|branch| branch.tree.ends_at(end))
+                let branch = topic.branches().get(hop.next());
+                branch.is_some_and(|branch| branch.tree().ends_at(end))
             });
             let detail = clip(through(&hop.path).trim_end_matches(": "));
             let topics_out = goes.count() as u32;

@@ -1,20 +1,19 @@
-//! Topics: what this host wants, and what goes from here to those that want it.
+//! Topics: what this host wants from others, and which of its own messages go to which of them.
 
-use super::egress_plan::{EgressPlan, Trees, Wants};
+use super::egress_plan::{EgressPlan, TopicWants, Trees};
 use super::landing::reads_in;
 use super::{LinksConductor, GATHER, LOOK_ALL, TRY_AGAIN};
 use crate::egress::{EgressCommand, FlowTarget};
 use crate::keys::{number_of, TopicInterest};
 use crate::quotas::check_rate;
-use crate::remote_host::{OutgoingFlow, OutgoingStream, RemoteHost};
+use crate::remote_host::{OutgoingStream, RemoteHost};
 use crate::wire::{clip, Takes, Tree};
 use rgaps_client::links::{Direction, InterestRow, LinksSubscriberBuilder};
 use rgaps_client::{Domain, Late, Subscriber, SubscriberQos};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long until the conductor checks again whether a stream with a broken branch has to begin anew.
+/// How long until the conductor checks again whether another stream has to replace a broken one.
 const BROKEN_AGAIN: Duration = Duration::from_millis(500);
 
 fn takes(want: &TopicInterest) -> Takes {
@@ -24,12 +23,14 @@ fn takes(want: &TopicInterest) -> Takes {
     }
 }
 
+/// The tree with this root, new if there is none.
 fn branch<'a>(trees: &'a mut Trees, next: &str) -> &'a mut Tree {
     let tree = trees.entry(next.to_owned());
     tree.or_insert_with(|| Tree::new(next))
 }
 
 impl LinksConductor {
+    /// Announces the topics that have subscribers here to other hosts.
     pub(super) fn announce_wants(&mut self) {
         let subscribed = self.daemon.wanted().map(|row| number_of(&row.name));
         self.landings.set_wanted(&subscribed.collect());
@@ -43,20 +44,18 @@ impl LinksConductor {
             .set_wants(rows.map(|row| (&row.name[..], want(row))).collect());
     }
 
-    /// Ends the flows of publishers that are gone.
+    /// Ends the flows of publishers that ended.
     fn end_publishers(&mut self, name: &str, topic: &mut EgressPlan) {
         let row = self.daemon.row(name);
         let publishers = row.iter().flat_map(|row| &row.publishers);
         let publishers: BTreeSet<u64> = publishers.map(|of| of.incarnation).collect();
-        if publishers == topic.publishers {
-            return;
+        if topic.set_publishers(publishers.clone()) {
+            let command = EgressCommand::Publishers(name.to_owned(), publishers);
+            self.egress.send(name, command);
         }
-        topic.set_publishers(publishers.clone());
-        let command = EgressCommand::Publishers(name.to_owned(), publishers);
-        self.egress.send(name, command);
     }
 
-    /// Reconciles the links with what is wanted.
+    /// Reconciles hosts, streams, flows and reports with what is wanted, if something changed or it is time.
     pub(super) fn reconcile(&mut self) {
         self.reconcile_peers();
         self.update_routes();
@@ -74,8 +73,8 @@ impl LinksConductor {
         }
         let topics = self.topics.iter();
         let streams = topics.flat_map(|(name, topic)| {
-            let branches = topic.branches.values();
-            branches.map(|branch| (branch.stream, name.clone()))
+            let branches = topic.branches().values();
+            branches.map(|branch| (branch.stream(), name.clone()))
         });
         self.streams = streams.collect();
         self.reconcile_transits();
@@ -83,12 +82,11 @@ impl LinksConductor {
         self.report_landings();
         self.admit_again();
         self.report_unserved();
-        let mut incoming = self.peers.values().flat_map(|peer| peer.incoming.values());
         let waits = self.topics.values().any(EgressPlan::lacks_something)
-            || incoming.any(|of| of.waits.is_some())
+            || self.peers.values().any(RemoteHost::has_waiting)
             || self.transits.limits().any(|of| !of.held.is_empty());
-        let mut branches = self.topics.values().flat_map(|own| own.branches.values());
-        let is_broken = branches.any(|branch| branch.is_broken);
+        let mut branches = self.topics.values().flat_map(|own| own.branches().values());
+        let is_broken = branches.any(OutgoingStream::is_broken);
         self.reconcile_at = match (self.gathers(), is_broken, waits) {
             (true, ..) => now,
             (_, true, _) => now + BROKEN_AGAIN,
@@ -100,8 +98,8 @@ impl LinksConductor {
     /// Gives back the parts of quotas that no flow of their publisher uses any more.
     fn forget_staged(&mut self) {
         let topics = self.topics.values();
-        let branches = topics.flat_map(|topic| topic.branches.values());
-        let limits = branches.map(|branch| &branch.limits);
+        let branches = topics.flat_map(|topic| topic.branches().values());
+        let limits = branches.map(OutgoingStream::limits);
         let used = limits.chain(self.transits.limits()).flat_map(|limits| {
             let quota = limits.quota.as_ref().map_or("", |quota| &quota.name);
             let publishers = limits.staging.keys();
@@ -110,20 +108,20 @@ impl LinksConductor {
         self.staged.set_used(&used.collect());
     }
 
-    /// Whether links that have just begun wait for other hosts: a message that they take before a host says that it wants it is lost there.
+    /// Whether new links wait for other hosts: a host loses the messages that the links take before it says what it wants.
     fn gathers(&self) -> bool {
-        let linked = self.peers.iter().filter(|(_, peer)| peer.reach.is_up());
-        let heard = linked.filter(|(host, _)| self.network.knows_wants(host));
-        heard.count() < self.config.links.connect.len() && self.begun.elapsed() < GATHER
+        let linked = self.peers.iter().filter(|(_, peer)| peer.reach().is_up());
+        let known = linked.filter(|(host, _)| self.network.knows_wants(host));
+        known.count() < self.config.links.connect.len() && self.begun.elapsed() < GATHER
     }
 
-    /// Whether a topic goes to a host that is linked with, as far as rules and rates let it.
+    /// Whether rules and rates let a topic go to a directly linked host, or why not.
     pub(super) fn may_go(&self, host: &str, topic: &str) -> Result<(), String> {
         let links = &self.config.links;
         links.may_cross(Direction::Send, host, topic)?;
         check_rate(links, (host, topic), || {
             let own = self.topics.iter();
-            let own = own.filter(|(_, own)| own.branches.contains_key(host));
+            let own = own.filter(|(_, own)| own.branches().contains_key(host));
             let all = own
                 .map(|(name, _)| name)
                 .chain(self.transits.topics_to(host));
@@ -131,7 +129,7 @@ impl LinksConductor {
         })
     }
 
-    /// The same for a path.
+    /// Whether rules and rates let a topic go along a path, or why not.
     fn may_go_by(&self, name: &str, path: &[String]) -> Result<(), String> {
         let links = &self.config.links;
         self.may_go(path.first().map_or("", String::as_str), name)?;
@@ -139,13 +137,18 @@ impl LinksConductor {
         on.try_for_each(|host| links.may_cross(Direction::Send, host, name))
     }
 
-    /// The hosts that a topic goes to, and by which trees.
-    fn plan_trees(&self, name: &str, topic: &mut EgressPlan, wants: Wants) -> (Wants, Trees) {
-        let (mut served, mut trees) = (Wants::new(), Trees::new());
-        topic.refused.clear();
+    /// Plans which hosts get a topic, and by which trees.
+    fn plan_trees(
+        &self,
+        name: &str,
+        topic: &mut EgressPlan,
+        wants: TopicWants,
+    ) -> (TopicWants, Trees) {
+        let (mut served, mut trees) = (TopicWants::new(), Trees::new());
+        let mut refused = BTreeMap::new();
         let planned = match wants.len() < 2 || self.goes_directly(name) {
             true => u64::MAX,
-            false => self.bytes_planned(topic.largest),
+            false => self.bytes_planned(topic.largest()),
         };
         let mut in_tree = self.tree_paths(wants.keys(), planned);
         let mut moving = Vec::new();
@@ -154,17 +157,17 @@ impl LinksConductor {
                 continue;
             };
             let mut path = hop.path.clone();
-            let is_off = topic.off_trees.contains(&end);
+            let is_off = topic.is_off_trees(&end);
             let by_tree = in_tree.remove(&end).filter(|_| !is_off);
             if let Some(other) = by_tree.filter(|path| self.may_go_by(name, path).is_ok()) {
                 path = other;
             } else if let Err(why) = self.may_go_by(name, &path) {
                 let what = format!("a topic is not sent to {end}");
                 if let Some(next) = self.peers.get(&path[0]) {
-                    let issues = &next.ingress.counts.issues;
+                    let issues = &next.counts().issues;
                     issues.warn_refused(name, 0, &what, &why);
                 }
-                topic.refused.insert(end, (want.subscribers, why));
+                refused.insert(end, (want.subscribers, why));
                 continue;
             }
             let next = path.remove(0);
@@ -172,44 +175,22 @@ impl LinksConductor {
             moving.push((next, end.clone()));
             served.insert(end, want);
         }
-        // The way before stays until this one is there.
+        topic.set_refused(refused);
+        // A host stays on its former routes until the planned one reaches it.
         let mut is_moving = false;
         moving.retain(|(next, end)| !topic.reaches(&self.peers, next, end));
         for (next, end) in moving {
-            for (before, OutgoingStream { tree, .. }) in &topic.branches {
-                let usable = self.peers.get(before).is_some_and(RemoteHost::is_usable);
-                if *before != next && usable && tree.ends_at(&end) {
-                    branch(&mut trees, before).add(&tree.path(&end), takes(&served[&end]));
-                    is_moving = true;
-                }
+            for (before, tree) in topic.previous_routes(&self.peers, (&next, &end)) {
+                branch(&mut trees, before).add(&tree.path(&end), takes(&served[&end]));
+                is_moving = true;
             }
         }
         topic.set_planned(planned, is_moving);
         (served, trees)
     }
 
-    /// Begins streams, some of them again under another number: among them the `late` ones, whose hosts begin with older messages now.
-    fn begin_streams(&self, topic: &mut EgressPlan, trees: Trees, late: &BTreeSet<String>) {
-        let network = &self.network;
-        let renews = std::mem::take(&mut topic.renews);
-        let is_read = topic.not_read.is_none();
-        for (next, tree) in trees {
-            let stays = |known: &OutgoingStream| {
-                let is_described = !renews && known.is_read == is_read;
-                is_described && !late.contains(&next) && !known.is_to_begin_again(&tree, network)
-            };
-            let is_known = self.peers.contains_key(&next);
-            if !is_known || topic.branches.get(&next).is_some_and(stays) {
-                continue;
-            }
-            let mut branch = OutgoingStream::new(tree, network);
-            branch.is_read = is_read;
-            topic.branches.insert(next, branch);
-        }
-    }
-
-    /// `wants`: of all hosts. A topic that nobody wants ends.
-    fn reconcile_topic(&mut self, name: &str, wants: Wants) {
+    /// Reconciles a topic with `wants`, which are those of all hosts. A topic that no host wants ends.
+    fn reconcile_topic(&mut self, name: &str, wants: TopicWants) {
         let is_wanted = !wants.is_empty();
         let mut topic = self.topics.remove(name).unwrap_or_default();
         self.end_publishers(name, &mut topic);
@@ -219,52 +200,49 @@ impl LinksConductor {
         }
     }
 
-    fn reconcile_plan(&mut self, name: &str, topic: &mut EgressPlan, wants: Wants) {
-        let streams = |topic: &EgressPlan| -> Vec<u64> {
-            let branches = topic.branches.values();
-            branches.map(|branch| branch.stream).collect()
-        };
-        let before = (streams(topic), topic.planned);
+    fn reconcile_plan(&mut self, name: &str, topic: &mut EgressPlan, wants: TopicWants) {
+        let before = topic.routes_version();
         let (wants, trees) = self.plan_trees(name, topic, wants);
-        topic.branches.retain(|host, _| trees.contains_key(host));
         let row = self.daemon.row(name);
         let direct = reads_in(row, &self.cards, trees.keys(), &self.peers);
         let domain = direct.clone().unwrap_or(Domain::Host);
-        topic.not_read = direct.err();
-        let late = topic.late_branches(&wants, &trees);
-        topic.wants = wants;
-        self.begin_streams(topic, trees, &late);
-        if topic.branches.is_empty() {
-            if topic.has.take().is_some() {
+        let wants_history = topic.set_plan((wants, trees), direct, (&self.peers, &self.network));
+        if topic.branches().is_empty() {
+            if topic.end() {
                 self.egress.send(name, EgressCommand::End(name.to_owned()));
             }
-            topic.reported = None;
             return;
         }
         let row = self.daemon.row(name);
         let publishers = row.map_or(&[][..], |row| &row.publishers[..]);
         let of_links = (&self.config.links, &mut self.staged);
         let is_limited = topic.set_limits(name, of_links, &self.peers, publishers);
-        if topic.has.is_none() && self.gathers() {
+        if !topic.has_subscriber() && self.gathers() {
             return;
         }
-        let is_new = before.0.len() != topic.branches.len();
-        let subscriber = self.subscribe(name, topic, domain, (!late.is_empty(), is_new));
-        if topic.has.is_none() {
+        let is_new = before.0.len() != topic.branches().len();
+        let subscriber = self.subscribe(name, topic, domain, (wants_history, is_new));
+        if !topic.has_subscriber() {
             return;
         }
         topic.note_histories();
-        let is_described = self.describe(name, topic);
-        let goes_elsewhere = before != (streams(topic), topic.planned);
-        if is_described || goes_elsewhere || is_limited || subscriber.is_some() {
+        let publishers = self
+            .daemon
+            .row(name)
+            .map_or(&[][..], |row| &row.publishers[..]);
+        let is_opened = topic.open_flows(name, publishers);
+        let is_rerouted = before != topic.routes_version();
+        if is_opened || is_rerouted || is_limited || subscriber.is_some() {
             let routes = self.routes_of(topic);
-            let command = EgressCommand::Topic(name.to_owned(), subscriber, routes, topic.planned);
+            let planned = topic.planned();
+            let command = EgressCommand::Topic(name.to_owned(), subscriber, routes, planned);
             self.egress.send(name, command);
         }
         self.report_remote(name, topic);
     }
 
-    /// Gives a topic a subscriber as it is to be, unless it has one. `is_new`: another host wants it, so what failed is tried again.
+    /// Creates a subscriber for what hosts want of a topic, unless it has one. `is_new`: another host wants it, so what failed is tried
+    /// again.
     fn subscribe(
         &self,
         name: &str,
@@ -272,14 +250,7 @@ impl LinksConductor {
         domain: Domain,
         (wants_history, is_new): (bool, bool),
     ) -> Option<Subscriber> {
-        let now = Instant::now();
-        let demand = topic.demand();
-        let has = topic.has.as_ref();
-        let fits = has.is_some_and(|(has, at, _)| (*has, *at) == (demand, domain));
-        let waits = topic.failed.as_ref().is_some_and(|(_, at)| now < *at);
-        if fits && !wants_history || waits && !is_new {
-            return None;
-        }
+        let demand = topic.lacks_subscriber(domain, (wants_history, is_new))?;
         let qos = SubscriberQos {
             reliable: demand.reliable,
             late: match demand.transient_local {
@@ -294,8 +265,7 @@ impl LinksConductor {
         let builder = self.daemon.node.subscriber(name).domain(domain).qos(qos);
         match builder.observer().of_links().create() {
             Ok(created) => {
-                topic.has = Some((demand, domain, created.clone()));
-                (topic.failed, topic.reported) = (None, None);
+                topic.subscribed(demand, domain, created.clone());
                 Some(created)
             }
             Err(error) => {
@@ -303,54 +273,17 @@ impl LinksConductor {
                 if let Domain::Cuda(gpu) = domain {
                     self.cards.reads_not(gpu, &why);
                 }
-                if topic.failed.as_ref().is_none_or(|(known, _)| *known != why) {
+                if topic.subscribing_failed(why.clone(), Instant::now() + TRY_AGAIN) {
                     tracing::warn!(topic = name, "a topic cannot be sent to other hosts: {why}");
                 }
-                topic.failed = Some((why, now + TRY_AGAIN));
                 None
             }
         }
     }
 
     fn routes_of(&self, topic: &EgressPlan) -> Vec<FlowTarget> {
-        let routes = topic.branches.iter().filter_map(|(host, branch)| {
-            let peer = self.peers.get(host)?;
-            let flows = branch.flows.values();
-            Some(FlowTarget {
-                tree: branch.tree.clone(),
-                link: peer.linked()?.clone(),
-                stream: branch.stream,
-                publishers: flows.map(|flow| flow.description.clone()).collect(),
-                counts: peer.ingress.counts.clone(),
-                limits: branch.limits.clone(),
-                is_in_transit: false,
-            })
-        });
+        let branches = topic.branches().iter();
+        let routes = branches.filter_map(|(host, branch)| branch.target(self.peers.get(host)?));
         routes.collect()
-    }
-
-    /// Describes publishers whose flows are to be opened. Whether there are any.
-    fn describe(&self, name: &str, topic: &mut EgressPlan) -> bool {
-        let row = self.daemon.row(name);
-        let mut any = false;
-        let mut branches = std::mem::take(&mut topic.branches);
-        for branch in branches.values_mut() {
-            let publishers = row.into_iter().flat_map(|row| &row.publishers);
-            for publisher in publishers {
-                let id = publisher.incarnation;
-                if branch.opens(id) && !branch.flows.contains_key(&id) {
-                    any = true;
-                    let description = Arc::new(topic.description(name, &branch.tree, publisher));
-                    let answers = BTreeMap::new();
-                    let flow = OutgoingFlow {
-                        description,
-                        answers,
-                    };
-                    branch.flows.insert(id, flow);
-                }
-            }
-        }
-        topic.branches = branches;
-        any
     }
 }

@@ -1,13 +1,17 @@
-//! Flows that come from another host and go on from here: their children, and which of them break.
+//! Flows in transit, which this host receives from one host and forwards to others, the children. A child is broken when its link
+//! restarts or ends.
 //!
 //! | event | action |
 //! |---|---|
-//! | a flow is accepted, and its tree has children | open a flow to each child; report each that is not linked with as broken |
-//! | a child refuses a flow | its messages are left out; in a moment it is opened again |
-//! | the link with a child restarts or ends, or a child reports a host below as broken | report that to the host before; its origin sends again what was not confirmed |
-//! | the flow is closed, or cut; the host before restarts, or is given up | close the children's flows behind their last message, or cut them before one that went on in part; forget the flow when all have ended |
+//! | a flow is accepted, and its tree has children | open a flow to each child; report each child without a link as broken |
+//! | a child refuses a flow | leave out the flow's messages to it; in a moment, open the flow again |
+//! | a child's link restarts or ends, or a child reports a broken host | tell the host before; the origin resends unconfirmed messages |
+//! | the flow is closed or cut, or the host before is gone | close the children's flows after their last message, or cut them |
 //!
-//! The final hosts confirm messages to their origin. Rules and quotas that keep a flow from a host below are told to the origin, too.
+//! The children's flows are cut before a message that was forwarded only in part. The flow is forgotten when all of them have ended.
+//!
+//! The final hosts confirm messages to their origin. This host also tells the origin which rules and quotas keep a flow from a host
+//! below.
 
 use super::LinksConductor;
 use crate::egress::{FlowLimits, FlowTarget, Hold, Transit, TransitCommand};
@@ -19,34 +23,39 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::Sender;
 use std::sync::Arc;
 
-/// Flows that go on, by their names and the hosts that they come from.
+/// The flows in transit.
 pub(super) struct Transits {
+    /// By the flows' names and the hosts that they come from.
     plans: BTreeMap<(FlowName, String), TransitPlan>,
-    /// To their thread. Sending fails only after its panic, which is printed.
+    /// Commands to the thread that sends the messages on. Sending fails only after a panic of the thread, which has printed it.
     commands: Sender<TransitCommand>,
-    /// How many there were.
+    /// How many transits have begun: the number of the last one.
     count: u64,
 }
 
-/// A flow that goes on.
+/// A flow in transit.
 struct TransitPlan {
+    /// The number by which the thread knows the flow.
     number: u64,
     description: FlowDescription,
     transit: Arc<Transit>,
     children: BTreeMap<String, ChildPlan>,
-    /// Hosts that it does not go on to, and why.
+    /// Final hosts to which this host does not forward the flow, and why.
     refused: BTreeMap<String, String>,
+    /// Whether no message follows.
     is_closing: bool,
 }
 
-/// A host that a flow goes on to.
+/// A host to which a flow is forwarded.
 pub(super) struct ChildPlan {
-    /// What OPEN says there.
+    /// The description in OPEN to the child.
     description: Arc<FlowDescription>,
     limits: FlowLimits,
+    /// Whether the child gets no messages from this flow: another stream of the origin has to bring its messages.
     is_broken: bool,
-    /// It has acknowledged all of the flow.
+    /// Whether the child has acknowledged all of the flow.
     pub(super) has_ended: bool,
+    /// The child's last answer to OPEN. None: it has not answered yet.
     pub(super) answer: Option<FlowAnswer>,
 }
 
@@ -59,21 +68,21 @@ impl Transits {
         }
     }
 
-    /// Topics whose messages go on to a host.
+    /// Topics whose messages this host forwards to `host`.
     pub(super) fn topics_to<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a String> {
         let plans = self.plans.values();
         let plans = plans.filter(move |plan| plan.children.contains_key(host));
         plans.map(|plan| &plan.description.topic)
     }
 
-    /// What may go to the children of all flows.
+    /// The limits of all children of all flows.
     pub(super) fn limits(&self) -> impl Iterator<Item = &FlowLimits> {
         let plans = self.plans.values();
         let children = plans.flat_map(|plan| plan.children.values());
         children.map(|child| &child.limits)
     }
 
-    /// How many streams a host takes that go on to it.
+    /// How many streams in transit a host takes.
     pub(super) fn streams_taken_by(&self, host: &str) -> usize {
         let plans = self.plans.iter();
         let taken = plans.filter(|(_, plan)| {
@@ -84,7 +93,7 @@ impl Transits {
         streams.len()
     }
 
-    /// What there is of a flow at a host that it goes on to.
+    /// The plans of a flow's child on a host: one for each host that the flow comes from.
     pub(super) fn children_of<'a>(
         &'a mut self,
         host: &'a str,
@@ -97,7 +106,7 @@ impl Transits {
 }
 
 impl TransitPlan {
-    /// Whether its children have all of it, and know that nothing follows.
+    /// Whether the flow is closed, and all children have it whole, refused it or are broken.
     fn is_over(&self) -> bool {
         let refuses = |of: &ChildPlan| matches!(of.answer, Some((Err(_), _)));
         let mut children = self.children.values();
@@ -106,7 +115,7 @@ impl TransitPlan {
 }
 
 impl LinksConductor {
-    /// Has a flow go on, if it is to.
+    /// Begins the transit of a flow that another host opened. None: its tree has no children.
     pub(super) fn begin_transit(
         &mut self,
         host: &str,
@@ -118,7 +127,7 @@ impl LinksConductor {
             Some(plan) if !plan.is_closing => return Some(plan.transit.clone()),
             _ => self.forget_transit(&key),
         }
-        let reporter = self.peers.get(host)?.ingress.reporter.clone();
+        let reporter = self.peers.get(host)?.ingress().reporter.clone();
         if !description.tree.leads_on() {
             return None;
         }
@@ -151,7 +160,7 @@ impl LinksConductor {
         Some(transit)
     }
 
-    /// Finds the children of a flow. Those that are not linked with are broken.
+    /// Plans the children of a flow. Those without a link are broken from the start.
     fn begin_children(&self, host: &str, plan: &mut TransitPlan) {
         for tree in plan.description.tree.children() {
             let child = tree.root().to_owned();
@@ -176,7 +185,7 @@ impl LinksConductor {
             if tree.ends().next().is_none() {
                 continue;
             }
-            // The hosts below one that is not linked with get their messages in another stream.
+            // A child without a link is broken: it and the hosts below it get their messages in another stream.
             let is_broken = !self.peers.get(&child).is_some_and(RemoteHost::is_usable);
             let mut via = plan.description.via.clone();
             via.push(host.to_owned());
@@ -198,7 +207,7 @@ impl LinksConductor {
         }
     }
 
-    /// What may go to a child, by its quota.
+    /// The limits of a child, by its answer and its quota.
     fn child_limits(&mut self, host: &str, child: &ChildPlan) -> FlowLimits {
         let of = &child.description;
         let is_refused = is_refused_now(child.answer.as_ref());
@@ -211,13 +220,13 @@ impl LinksConductor {
         let staged = limits.stage(&mut self.staged, of.publisher, &of.offer);
         if let (Err(why), Some(peer)) = (staged, self.peers.get(host)) {
             let what = "messages of another host do not go on";
-            let issues = &peer.ingress.counts.issues;
+            let issues = &peer.counts().issues;
             issues.warn_refused(&of.topic, 0, what, &why);
         }
         limits
     }
 
-    /// Tells the thread that sends messages on which children a flow has. One that is closing opens no flow again.
+    /// Tells the thread which children a flow has. A closing flow keeps those that it has: it opens no flow again.
     fn set_children(&mut self, key: &(FlowName, String)) {
         let plans = &mut self.transits.plans;
         if plans.get(key).is_none_or(|plan| plan.is_closing) {
@@ -239,7 +248,7 @@ impl LinksConductor {
                 link: link.clone(),
                 stream: key.0.stream,
                 publishers: vec![child.description.clone()],
-                counts: peer.ingress.counts.clone(),
+                counts: peer.counts().clone(),
                 limits: child.limits.clone(),
                 is_in_transit: true,
             });
@@ -250,7 +259,7 @@ impl LinksConductor {
         self.transits.plans.insert(key.clone(), plan);
     }
 
-    /// Looks at quotas and refusals again, and forgets what is over.
+    /// Applies quotas and refusals again, and forgets flows that are over.
     pub(super) fn reconcile_transits(&mut self) {
         let plans = self.transits.plans.iter();
         let over = plans.filter(|(_, plan)| plan.is_over());
@@ -260,13 +269,14 @@ impl LinksConductor {
         keys.iter().for_each(|key| self.set_children(key));
     }
 
+    /// Reports a child as broken to the host that a stream comes from.
     fn say_broken(&self, host: &str, stream: u64, end: &str) {
         if let Some(peer) = self.peers.get(host) {
             peer.say(&LinkMessage::Broken(stream, end.to_owned()));
         }
     }
 
-    /// A child of a stream reports a host below it as broken.
+    /// Passes on a child's report that a host below it is broken.
     pub(super) fn broken_below(&self, child: &str, stream: u64, end: &str) {
         let before =
             self.transits.plans.iter().filter(|((flow, _), plan)| {
@@ -278,20 +288,22 @@ impl LinksConductor {
         }
     }
 
-    /// The link with a host is another one now, or gone: nothing that went there goes on, and nothing that came from there.
+    /// Call when the link with a host restarted or ended: closes the flows that came from there, and breaks the child in those that went
+    /// there.
     pub(super) fn end_transits(&mut self, host: &str) {
         let keys: Vec<(FlowName, String)> = self.transits.plans.keys().cloned().collect();
-        let mut told = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         for key in keys {
             if key.1 == host {
                 self.close_transit(&key.1, key.0);
-            } else if self.break_child(&key, host) && told.insert((key.0.stream, key.1.clone())) {
+            } else if self.break_child(&key, host) && reported.insert((key.0.stream, key.1.clone()))
+            {
                 self.say_broken(&key.1, key.0.stream, host);
             }
         }
     }
 
-    /// Nothing of a flow goes on to a child any more. Whether it went there.
+    /// Marks a child of a flow as broken. Returns whether it was not before.
     fn break_child(&mut self, key: &(FlowName, String), child: &str) -> bool {
         let plan = self.transits.plans.get_mut(key);
         let of = plan.and_then(|plan| plan.children.get_mut(child));
@@ -303,7 +315,7 @@ impl LinksConductor {
         true
     }
 
-    /// A message that went on in part came once more: all children need another flow.
+    /// Call when a message that was forwarded in part arrived again: breaks all children, which need another flow.
     pub(super) fn transit_broken(&mut self, number: u64) {
         let mut plans = self.transits.plans.iter();
         let Some((key, plan)) = plans.find(|(_, plan)| plan.number == number) else {
@@ -317,7 +329,7 @@ impl LinksConductor {
         }
     }
 
-    /// An origin may not know any more to which hosts its flows do not go on.
+    /// Tells origins that may have lost this information again to which hosts their flows are not forwarded, and why.
     pub(super) fn refuse_again(&mut self, is_renewed: impl Fn(&str) -> bool) {
         for ((flow, host), plan) in &self.transits.plans {
             let origin = plan.description.origin(host);
@@ -327,7 +339,7 @@ impl LinksConductor {
         }
     }
 
-    /// No message of a flow follows.
+    /// Closes a flow: no message follows.
     pub(super) fn close_transit(&mut self, host: &str, flow: FlowName) {
         if let Some(plan) = self.transits.plans.get_mut(&(flow, host.to_owned())) {
             plan.is_closing = true;

@@ -1,4 +1,4 @@
-//! A topic on its way to one host.
+//! Sends a topic's messages to one linked host.
 
 use super::message::{Carried, OutgoingMessage};
 use super::{FlowTarget, Hold};
@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a message waits for its publisher to be known.
+/// How long a message waits until the conductor knows its publisher.
 const UNKNOWN_LIMIT: Duration = Duration::from_secs(2);
-/// How long it waits for the host to say how the publisher's messages land there.
+/// How long a message waits until the host says how its publisher's messages land there.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// Messages that leave together, behind one that leaves at once.
+/// How many messages leave together, after one that leaves at once.
 const BATCH: u32 = 16;
 
 fn with_begins(of: &Arc<FlowDescription>, begins: BTreeMap<HostId, u64>) -> Arc<FlowDescription> {
@@ -33,22 +33,29 @@ fn with_begins(of: &Arc<FlowDescription>, begins: BTreeMap<HostId, u64>) -> Arc<
     })
 }
 
+/// The flows of a topic's publishers to one linked host.
 pub struct HostFlow {
     pub route: FlowTarget,
-    /// The host, and those that messages go to there: whether they are not to miss anything.
+    /// The linked host.
     pub root: HostId,
+    /// The final hosts of the tree, and whether each is reliable: it must not miss a message.
     pub finals: BTreeMap<HostId, bool>,
+    /// Whether some final host is reliable.
     is_reliable: bool,
+    /// The quota's rate. None: no limit.
     rate: Option<Rate>,
+    /// Publishers whose flows are open.
     open: BTreeSet<u64>,
-    /// The publisher of a message that waits, and since when: the publisher, or the path to it, is not known yet.
+    /// The publisher of the message that waits, and since when: the conductor does not know the publisher yet, or the host has not said how
+    /// its messages land.
     unknown: Option<(u64, Instant)>,
-    /// The conductor has still to be asked about it.
+    /// Whether the conductor has still to be asked about the publisher in `unknown`.
     pub asks: bool,
     /// Messages that were sent since the last [`HostFlow::settle`]. The link was settled for the first one, and for each [`BATCH`] since.
     in_batch: u32,
-    /// It began with a new subscriber: hosts that are new get that one's history, and skip what the former subscriber still has.
+    /// Whether the flow began with a new subscriber, whose history its new hosts get.
     pub wants_history: bool,
+    /// Whether the flow skips messages that the former subscriber still holds: the new one's history has them.
     pub skips_previous: bool,
 }
 
@@ -76,7 +83,7 @@ impl HostFlow {
         }
     }
 
-    /// Goes on with other limits.
+    /// Replaces the route, with other limits or publishers.
     pub fn set_route(&mut self, route: FlowTarget) {
         let before = std::mem::replace(&mut self.route, route).limits.rate();
         let rate = self.route.limits.rate();
@@ -85,8 +92,8 @@ impl HostFlow {
         }
     }
 
-    /// Opens the flows of publishers that are known, all at once: before their messages, or with the first of them. `begins` gives, for a
-    /// publisher, what OPEN says in [`FlowDescription::begins`]; if that is nothing, OPEN keeps what the description has.
+    /// Opens the flows of all known publishers together, before their first messages. `begins` returns a publisher's
+    /// [`FlowDescription::begins`] for OPEN; if it is empty, OPEN has the one of the description.
     pub fn open_flows(&mut self, mut begins: impl FnMut(u64) -> BTreeMap<HostId, u64>) {
         let limits = &self.route.limits;
         self.open.retain(|publisher| !limits.is_refused(*publisher));
@@ -108,7 +115,7 @@ impl HostFlow {
         }
     }
 
-    /// A message's publisher, or the path to it, is not known yet. Whether that has lasted too long: a publisher that is gone stays unknown.
+    /// Records that a message waits as `unknown` says. Returns whether it has waited too long: a publisher that ended stays unknown.
     fn skips_unknown(&mut self, publisher: u64, limit: Duration) -> bool {
         match self.unknown {
             Some((of, since)) if of == publisher => since.elapsed() >= limit,
@@ -127,7 +134,7 @@ impl HostFlow {
         }
     }
 
-    /// The flow of a publisher that is gone, of which something is sent again, is opened with the others.
+    /// Has the flow of an ended publisher opened with the others: some of its messages are sent again.
     pub fn add_past(&mut self, past: &FlowDescription) {
         self.route.publishers.push(Arc::new(FlowDescription {
             tree: self.route.tree.clone(),
@@ -135,12 +142,13 @@ impl HostFlow {
         }));
     }
 
-    /// Whether it leads to other hosts, which are not to miss anything.
+    /// Whether there are reliable final hosts below the root.
     pub fn leads_on(&self) -> bool {
         let mut finals = self.finals.iter();
         finals.any(|(host, is_reliable)| *is_reliable && *host != self.root)
     }
 
+    /// Sends a message, unless a limit bars it or the link has no room.
     pub fn offer(&mut self, topic: &str, message: &Arc<OutgoingMessage>) -> Sent {
         let publisher = message.info.publisher;
         let waits_for = match self.route.limits.held.get(&publisher) {
@@ -181,7 +189,7 @@ impl HostFlow {
         sent
     }
 
-    /// No more messages follow at once: all that were sent leave.
+    /// Call when no message follows at once: lets all sent messages leave.
     pub fn settle(&mut self) {
         let sent = std::mem::take(&mut self.in_batch);
         if sent > 0 && sent % BATCH != 1 {
@@ -189,6 +197,7 @@ impl HostFlow {
         }
     }
 
+    /// Counts a message that the host does not get.
     fn leave_out(&self) -> Sent {
         self.route.counts.skipped.fetch_add(1, Ordering::Relaxed);
         Sent::Never
@@ -226,14 +235,14 @@ impl HostFlow {
         outcome
     }
 
-    /// A publisher is gone, and all that was taken of its messages is sent.
+    /// Closes the flow of a publisher that ended and whose messages are all sent.
     pub fn close(&mut self, publisher: u64) {
         if self.open.remove(&publisher) {
             self.route.link.end_flow(self.flow(publisher), false);
         }
     }
 
-    /// Whether others, which are open, send what it retains of a publisher, as far as anybody wants it.
+    /// Whether `others` send the messages of a publisher that this one retains to all hosts that want them.
     pub fn is_replaced_by(&self, others: &[HostFlow], publisher: u64) -> bool {
         let sends = |of: &&HostFlow| {
             let held = of.route.limits.held.get(&publisher);

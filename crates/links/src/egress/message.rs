@@ -8,7 +8,7 @@ use rgaps_transport::{Description, Payload};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What is known of a message beside its bytes.
+/// A message's metadata and times.
 pub struct MessageInfo {
     pub publisher: u64,
     pub sequence: u64,
@@ -19,20 +19,20 @@ pub struct MessageInfo {
     pub received_from: Option<String>,
 }
 
-/// A message that goes to other hosts.
+/// A message that goes to other hosts, shared by the links that send it.
 pub struct OutgoingMessage {
     pub info: MessageInfo,
     of: Bytes,
     bytes: usize,
-    /// Bytes that were seen to be there.
+    /// How many of its bytes are known to be readable, from the first on.
     ready: AtomicUsize,
-    /// A trace says that it was taken.
+    /// Whether [`trace_once`](Self::trace_once) was called.
     traced: AtomicBool,
 }
 
 enum Bytes {
     Sample(Sample),
-    /// On a GPU, where network cards read it; copied to the host if some of it has to go another way.
+    /// In GPU memory, where network cards read it; copied to the host if a part has to go over a lane without RDMA.
     OnGpu(Sample, OnceLock<Box<[u8]>>),
     /// From another host, perhaps still arriving.
     InTransit(Box<dyn Payload>),
@@ -62,12 +62,12 @@ impl OutgoingMessage {
         })
     }
 
-    /// Whether it is the first time that a trace is to say that it was taken.
+    /// Returns true once: the caller then records in a trace that the links took the message.
     pub fn trace_once(&self) -> bool {
         !self.traced.swap(true, Ordering::Relaxed)
     }
 
-    /// How many bytes are there now, of a message that a GPU still copies down.
+    /// Finds out how many bytes are readable now, and records that. Fewer than all: a GPU still copies the message to the host.
     pub fn look(&self) -> Result<usize, RecvError> {
         let sample = match &self.of {
             Bytes::Sample(sample) | Bytes::OnGpu(sample, _) => sample,
@@ -77,7 +77,7 @@ impl OutgoingMessage {
             all if all == sample.len() => self.bytes,
             some => some as usize,
         };
-        // Release: whoever reads so many bytes finds them, as we have.
+        // Release: pairs with the Acquire in `ready`, so that a thread that reads this count finds the bytes.
         self.ready.fetch_max(ready, Ordering::Release);
         Ok(ready)
     }
@@ -117,27 +117,28 @@ impl Payload for OutgoingMessage {
 }
 
 fn fetch(sample: &Sample) -> Box<[u8]> {
-    // An empty one counts as one byte.
+    // An empty message travels as one byte.
     let mut bytes = vec![0; sample.len().max(1) as usize].into_boxed_slice();
     if let Err(error) = sample.read(0, &mut bytes[..sample.len() as usize]) {
-        // Its work has ended, so the GPU's context fails, and a process gets no other one. The next links resend what was not acknowledged.
+        // The message's work has ended, so it is the GPU's context that fails, and a process cannot get another. The next process of the
+        // links resends messages that were not acknowledged.
         tracing::error!(%error, "a GPU's messages cannot be read any more; rgaps-links ends, and the daemon restarts it");
         std::process::exit(1);
     }
     bytes
 }
 
-/// A message on its way to one host. It is dropped when that has it, or it was given up.
+/// A message on its way to one host. The link drops it when the host has acknowledged it, or when it was given up.
 pub struct Carried {
     pub message: Arc<OutgoingMessage>,
     pub counts: Arc<HostCounts>,
-    /// When its first byte was written; 0: it was not.
+    /// When a lane began to write the message, in nanoseconds of the monotonic clock; 0: none has yet.
     pub written_ns: AtomicU64,
     pub trace: Option<Trace>,
 }
 
 impl Carried {
-    /// A lane writes it. Two lanes that begin at the same time say the same.
+    /// Records that a lane begins to write it. Two lanes that begin at the same time may both store, about the same time.
     fn begin(&self) {
         if self.written_ns.load(Ordering::Relaxed) == 0 {
             self.written_ns.store(monotonic_ns(), Ordering::Relaxed);

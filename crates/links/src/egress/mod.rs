@@ -30,38 +30,41 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 const THREADS: usize = 2;
-/// Pause before topics that could not go on are looked at again.
+/// Pause before a thread tries again to send messages for which a link or a limit had no room.
 const BLOCKED_PAUSE: Duration = Duration::from_millis(1);
-/// The longest pause without messages, at first and after a while. A command waits until it is over.
+/// The longest sleep of a thread without messages, at first and when none come for a while. A command waits until the sleep ends.
 const LOOK: Duration = Duration::from_millis(10);
 const LOOK_IDLE: Duration = Duration::from_millis(500);
-/// Pause between looks at messages that grow, as long as they do.
+/// Pause between two looks at messages of which more parts arrive.
 const GROWS: Duration = Duration::from_micros(15);
-/// After so many looks without growth, each pause is twice the one before, up to [`BLOCKED_PAUSE`]. A copy of some MiB from a GPU takes fewer looks.
+/// After so many looks without growth, each pause is twice the one before, up to [`BLOCKED_PAUSE`]. A copy of some MiB from a GPU takes
+/// fewer looks.
 const SOON: u32 = 16;
-/// Nanoseconds that a sleep may take longer. By default they are 50,000, twice the time in which a GPU copies 1 MiB.
+/// How much longer than asked the kernel may let a thread sleep, in nanoseconds. The default is 50,000: twice the time in which a GPU
+/// copies 1 MiB.
 const TIMER_SLACK_NS: u64 = 1000;
 
-/// Publishers that stand here for publishers of other hosts, of this life of the links and of former ones: the links do not send
+/// The publishers here that publish messages of other hosts, of this life of the links and of former ones. The links do not send
 /// their messages to other hosts.
 pub type OwnPublishers = Arc<RwLock<HashSet<u64>>>;
 
+/// A linked host to which a topic's messages go, or those of one flow in transit.
 #[derive(Clone)]
 pub struct FlowTarget {
-    /// The hosts that messages go to there: itself, which is the root, and those behind it.
+    /// The tree that the messages follow from the linked host, which is its root.
     pub tree: Tree,
     pub link: HostLink,
-    /// `FlowName::stream` of its flows.
+    /// `FlowName::stream` of all flows to this host.
     pub stream: u64,
     pub publishers: Vec<Arc<FlowDescription>>,
     pub counts: Arc<HostCounts>,
     pub limits: FlowLimits,
-    /// The messages come from another host, which holds them for hosts behind this one.
+    /// Whether the messages come from another host, their origin, which retains them for the hosts below.
     pub is_in_transit: bool,
 }
 
 impl FlowTarget {
-    /// Why a message is too long to go there, if it is.
+    /// Why a message of so many bytes is too long for the quota or the link. None: it is not.
     fn too_long(&self, bytes: u64) -> Option<String> {
         let quota = self.limits.quota.as_ref();
         quota.and_then(|quota| too_long(quota, bytes)).or_else(|| {
@@ -76,17 +79,17 @@ impl FlowTarget {
 /// Why a publisher's messages do not go to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// The host has no place for them now.
+    /// The host refused the publisher's flow a moment ago.
     Refused,
     /// A quota has no room for them, or the path is worse than the publisher requires.
     Barred,
-    /// Barred for now, but their flow is opened: the host then says how they land, and that decides.
+    /// Barred until the host has said how the messages land there. The flow is opened so that it does.
     Asks,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowLimits {
-    /// Publishers whose messages do not go there.
+    /// Publishers whose messages do not go to the host, and why.
     pub held: BTreeMap<u64, Hold>,
     pub quota: Option<Quota>,
     /// Bytes of the quota that each publisher has reserved for messages on their way to that host.
@@ -94,7 +97,7 @@ pub struct FlowLimits {
 }
 
 impl FlowLimits {
-    /// Bytes a second.
+    /// The quota's rate in bytes per second. None: no limit.
     fn rate(&self) -> Option<u64> {
         Some(self.quota.as_ref()?.rate_max?.0)
     }
@@ -108,7 +111,7 @@ impl FlowLimits {
         matches!(hold, Some(Hold::Barred | Hold::Asks))
     }
 
-    /// Reserves what a publisher needs of the quota, or bars it.
+    /// Reserves the bytes of the quota that a publisher needs. If the quota has too few left, bars the publisher and returns why.
     pub fn stage(
         &mut self,
         staged: &mut Staged,
@@ -128,20 +131,21 @@ impl FlowLimits {
 }
 
 pub enum EgressCommand {
-    /// A topic goes to these hosts, with a subscriber that replaces the former one; messages of more than so many bytes wait.
+    /// Send a topic's messages to these hosts. A subscriber replaces the former one. Messages of more than so many bytes wait.
     Topic(String, Option<Subscriber>, Vec<FlowTarget>, u64),
-    /// A topic's publishers on this host are these.
+    /// A topic has these publishers on this host.
     Publishers(String, BTreeSet<u64>),
-    /// How far a topic's messages of a flow are at a host that others lead to; `u64::MAX`: it refuses them.
+    /// A final host that is reached through others confirmed a flow's messages below this number; `u64::MAX`: it refuses the flow.
     Confirmed(String, FlowName, HostId, u64),
+    /// No host wants the topic any more.
     End(String),
 }
 
-/// The threads that send topics to other hosts, each with its commands; each topic has one of them.
+/// The threads that send topics to other hosts, each with its queue of commands. One thread serves a topic.
 pub struct EgressThreads(Vec<(Sender<EgressCommand>, JoinHandle<Vec<Subscriber>>)>);
 
 impl EgressThreads {
-    /// Starts them. They end soon after they are dropped. What they have to say goes to `events`.
+    /// Starts the threads, which report to `events`. They end soon after this value is dropped.
     pub fn start(
         node: &Node,
         own_publishers: &OwnPublishers,
@@ -165,15 +169,15 @@ impl EgressThreads {
 
     pub fn send(&self, topic: &str, command: EgressCommand) {
         let (commands, _) = &self.0[(number_of(topic) % self.0.len() as u64) as usize];
-        // Fails only after a panic of the thread, which is printed.
+        // Sending fails only after a panic of the thread, which has printed it.
         let _ = commands.send(command);
     }
 
-    /// Ends them. The subscribers that they had, which have not left yet.
+    /// Ends the threads. Returns their subscribers, which leave their topics when dropped.
     pub fn end(self) -> Vec<Subscriber> {
         let ended = self.0.into_iter().flat_map(|(commands, thread)| {
             drop(commands);
-            // It told its panic, if it had one.
+            // A thread that panicked has printed why.
             thread.join().unwrap_or_default()
         });
         ended.collect()

@@ -1,7 +1,8 @@
 //! One publisher's messages on their way to all hosts.
 //!
-//! [`Delivery`] decides what each flow has still to send, and what is retained here for hosts behind those that are linked with. A link
-//! retains what its host has not acknowledged; weak references find that here, for a flow that replaces another.
+//! [`Delivery`] decides which messages each flow has still to send, and which ones this host retains for hosts that it has no link with.
+//! For a linked host, the link itself retains what is not acknowledged. This module keeps weak references to those messages: a flow that
+//! replaces another finds them there and sends them again.
 
 use super::host_flow::HostFlow;
 use super::message::OutgoingMessage;
@@ -12,33 +13,34 @@ use rgaps_transport::Payload;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-/// Messages that are looked for among what links hold: twice what a subscriber may hold.
+/// Weak references to messages that links may hold: twice as many as a subscriber may hold. Beyond that, released ones are removed.
 const KEPT_MAX: usize = 8192;
 
 /// A message that some link may still hold.
 struct Kept {
     message: Weak<OutgoingMessage>,
-    /// It is to be retained here.
+    /// Retains the message, for a host behind another.
     retained: Option<Arc<OutgoingMessage>>,
 }
 
-/// A publisher, and what some host may still need of its messages.
+/// A publisher, with the messages that some host may still need.
 #[derive(Default)]
 pub struct Publisher {
     delivery: Delivery,
     messages: BTreeMap<u64, Kept>,
-    /// Messages from this one on are retained, and so many bytes.
+    /// Messages from this number on are retained.
     retained_from: u64,
+    /// The size of all retained messages, in bytes.
     pub retained_bytes: u64,
     pub description: Option<Arc<FlowDescription>>,
     pub has_ended: bool,
-    /// A new subscriber is reading the history, and has read it up to this number. A flow that carries history sends nothing from this
-    /// number on: numbers only rise in a flow, so a later message that is in flight elsewhere would shut out the history before it.
+    /// While a new subscriber reads the history: the number up to which it has read. A flow that carries history sends nothing from this
+    /// number on. Numbers only rise in a flow, so a later message that another flow has in flight would shut out the history before it.
     pub history_read: Option<u64>,
 }
 
 impl Publisher {
-    /// `reads_previous`: another subscriber has still to read the history.
+    /// `reads_previous`: the subscriber that reads the history waits until the previous one is read.
     pub fn new(reads_previous: bool) -> Publisher {
         Publisher {
             history_read: reads_previous.then_some(0),
@@ -46,7 +48,7 @@ impl Publisher {
         }
     }
 
-    /// Messages go to a host from now on, if they do not yet.
+    /// Opens a flow, if it is not open: from now on it is owed the publisher's messages.
     pub fn open(&mut self, host_flow: &HostFlow) {
         let from = match host_flow.wants_history {
             true => 0,
@@ -59,25 +61,25 @@ impl Publisher {
         }
     }
 
-    /// What OPEN tells hosts of a stream that are to miss nothing: the number from which on each is owed messages.
+    /// What OPEN tells each reliable host of a stream: the number from which on it is owed messages.
     pub fn begins(&mut self, stream: u64) -> BTreeMap<HostId, u64> {
         self.delivery.begins(StreamId(stream))
     }
 
-    /// What a host has acknowledged is not for the flow that takes this one's place.
+    /// Takes note of what the link has acknowledged, so that a flow that replaces this one does not send it again.
     pub fn note_acknowledged(&mut self, publisher: u64, host_flow: &HostFlow) {
         let acknowledged = host_flow.route.link.acknowledged(host_flow.flow(publisher));
         let id = StreamId(host_flow.route.stream);
         self.delivery.acknowledged(id, acknowledged);
     }
 
-    /// Messages go to a host no more, or in another flow.
+    /// Closes a flow. It is owed nothing more.
     pub fn close(&mut self, host_flow: &HostFlow) {
         self.delivery.close(StreamId(host_flow.route.stream));
         self.settle();
     }
 
-    /// How far a host is with the messages of a stream; `u64::MAX`: it refuses them, for now.
+    /// A host of a stream's tree has all messages below `next`. `u64::MAX`: it refuses them, for now.
     pub fn confirm(&mut self, stream: u64, host: HostId, next: u64) {
         match next {
             u64::MAX => self.delivery.refused(StreamId(stream), host),
@@ -86,7 +88,7 @@ impl Publisher {
         self.settle();
     }
 
-    /// The new subscriber has read a message. Whether that is the first one after the history.
+    /// The new subscriber has read a message. Returns whether that is the first one after the history.
     pub fn has_read_history(&mut self, number: u64) -> bool {
         let is_history = number < self.delivery.next();
         match &mut self.history_read {
@@ -96,7 +98,7 @@ impl Publisher {
         false
     }
 
-    /// A message was taken. It may be there already, of the history.
+    /// Adds a message that was taken. The history may bring one that is known already.
     pub fn publish(&mut self, message: Arc<OutgoingMessage>) {
         let is_released = |kept: &Kept| kept.message.strong_count() == 0;
         while let Some(first) = self
@@ -124,7 +126,7 @@ impl Publisher {
         self.settle();
     }
 
-    /// A message never will be whole.
+    /// Removes a message: its publisher aborted it, or it comes again.
     pub fn forget(&mut self, number: u64) {
         let kept = self.messages.remove(&number);
         if let Some(message) = kept.and_then(|kept| kept.retained) {
@@ -132,7 +134,7 @@ impl Publisher {
         }
     }
 
-    /// Retains what is to be retained now, and nothing else.
+    /// Retains exactly the messages that [`Delivery::retained`] names now.
     fn settle(&mut self) {
         let from = self.delivery.retained();
         let before = std::mem::replace(&mut self.retained_from, from);
@@ -163,7 +165,7 @@ impl Publisher {
         next
     }
 
-    /// Sends what is due to a host. False: its link has no room for more.
+    /// Sends what is due on a flow. False: its link has no room for more.
     pub fn send(&mut self, topic: &str, host_flow: &mut HostFlow) -> bool {
         let stream = host_flow.route.stream;
         while let Some(message) = self.next(host_flow) {
@@ -185,13 +187,13 @@ impl Publisher {
             .is_some()
     }
 
-    /// Whether a message of this number is still to be sent to a host.
+    /// Whether the message of this number is due on a flow.
     pub fn has_due(&self, host_flow: &HostFlow, number: u64) -> bool {
         let due = self.delivery.due(StreamId(host_flow.route.stream));
         due.is_some_and(|due| due.contains(&number))
     }
 
-    /// Whether nobody needs anything of it any more.
+    /// Whether the publisher has ended and no link holds a message of it any more.
     pub fn is_over(&self) -> bool {
         let mut messages = self.messages.values();
         self.has_ended && messages.all(|kept| kept.message.strong_count() == 0)

@@ -1,4 +1,8 @@
 //! A topic that other hosts want.
+//!
+//! The egress takes one message after the other from the topic's subscriber, and sends it over the flows of all hosts that want it. When a
+//! host wants history, the conductor replaces the subscriber by one that reads the history first. The previous subscriber is read to its
+//! end before that.
 
 use super::host_flow::HostFlow;
 use super::message::{MessageInfo, OutgoingMessage};
@@ -13,33 +17,36 @@ use rgaps_transport::{Description, Payload};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Messages of a topic before others get their turn.
+/// Messages that a topic sends before other topics get their turn.
 const TURN: usize = 32;
-/// One message after the other goes to all hosts that want it.
+
+/// A topic that other hosts want.
 pub struct EgressTopic {
     pub subscriber: Subscriber,
-    /// The subscriber before this one, as long as there is something that only it has.
+    /// The subscriber before this one, until its last message is read.
     previous: Option<Subscriber>,
+    /// `subscriber` replaced another, and has not yet read the history.
+    reads_history: bool,
     pub token: Option<Token>,
     host_flows: Vec<HostFlow>,
-    /// Taken, and its bytes are not there yet.
+    /// A message that was taken, and has no bytes yet.
     unfinished: Option<Sample>,
-    /// Taken, and not published to its hosts yet.
+    /// A message that was taken, and not yet published to the flows.
     outgoing: Option<Arc<OutgoingMessage>>,
-    /// The conductor knows that it waits for routes.
+    /// The conductor knows that `outgoing` waits for routes.
     is_reported: bool,
-    /// Sent, and not whole yet; with how many bytes the links know to be there.
+    /// Messages that were sent and are not yet complete, each with the number of its bytes that the links know.
     growing: Vec<(Arc<OutgoingMessage>, usize)>,
     publishers: BTreeMap<u64, Publisher>,
-    /// Those of which something is due to some host.
+    /// The publishers with messages that are due on some flow.
     due: BTreeSet<u64>,
-    /// Those whose flows are to be closed.
+    /// The publishers that ended, and whose flows are still open.
     ended: BTreeSet<u64>,
-    /// The next look may find something without a doorbell.
+    /// The last turn left messages behind. The thread looks again without a doorbell.
     pub held_up: bool,
-    /// Bytes of the largest message that its routes are for. A larger one waits until the conductor has planned routes for it.
+    /// The largest message, in bytes, that the routes are planned for. A larger one waits until the conductor has planned others.
     planned: u64,
-    /// Bytes of a message that waits for that, of which the conductor does not know yet.
+    /// The size in bytes of a message that waits for routes, until the conductor takes it.
     pub unplanned: Option<u64>,
 }
 
@@ -49,6 +56,16 @@ enum Next {
     Nothing,
     /// A message that cannot be taken now.
     Waits,
+}
+
+/// A publisher's entry, which may be a new one.
+fn entry(
+    publishers: &mut BTreeMap<u64, Publisher>,
+    id: u64,
+    reads_previous: bool,
+) -> &mut Publisher {
+    let publisher = publishers.entry(id);
+    publisher.or_insert_with(|| Publisher::new(reads_previous))
 }
 
 fn skip(topic: &str, error: &RecvError) -> Next {
@@ -61,6 +78,7 @@ impl EgressTopic {
         EgressTopic {
             subscriber,
             previous: None,
+            reads_history: false,
             token: None,
             host_flows: Vec::new(),
             unfinished: None,
@@ -76,7 +94,7 @@ impl EgressTopic {
         }
     }
 
-    /// Its messages wake the thread no more.
+    /// Takes the subscriber out of the set: its messages do not wake the thread any more.
     pub fn detach(&mut self, set: &mut WaitSet) {
         if let Some(token) = self.token.take() {
             set.detach(token);
@@ -87,23 +105,23 @@ impl EgressTopic {
         std::iter::once(self.subscriber).chain(self.previous)
     }
 
-    /// Another subscriber, which began before the one that it takes the place of ends.
+    /// Replaces the subscriber by one that reads the history first. It was created before the former one stops, so it misses nothing.
     pub fn set_subscriber(&mut self, subscriber: Subscriber) {
         let previous = std::mem::replace(&mut self.subscriber, subscriber);
-        // Of two changes at once, the first one is what has most.
+        // After two changes in a row, the first subscriber has the most messages left.
         self.previous.get_or_insert(previous);
+        self.reads_history = true;
         let publishers = self.publishers.values_mut();
         publishers.for_each(|of| of.history_read = Some(0));
     }
 
-    /// The hosts that it goes to, with messages of up to so many bytes.
+    /// Sends to these hosts from now on. `planned`: the largest message, in bytes, that the routes are for.
     pub fn set_routes(&mut self, routes: Vec<FlowTarget>, planned: u64) {
         self.planned = planned;
         self.publishers.retain(|_, of| !of.is_over());
         let reads_previous = self.previous.is_some();
         for of in routes.iter().flat_map(|route| &route.publishers) {
-            let publisher = self.publishers.entry(of.publisher);
-            let publisher = publisher.or_insert_with(|| Publisher::new(reads_previous));
+            let publisher = entry(&mut self.publishers, of.publisher, reads_previous);
             publisher.description = Some(of.clone());
         }
         let streams: BTreeSet<u64> = routes.iter().map(|route| route.stream).collect();
@@ -122,7 +140,7 @@ impl EgressTopic {
             let publishers = self.publishers.iter_mut();
             publishers.for_each(|(id, of)| of.note_acknowledged(*id, over));
         }
-        // Others end when those that take their places are there.
+        // A flow ends only once the flows that replace it are open.
         self.open_all();
         for over in &mut over {
             self.publishers.values_mut().for_each(|of| of.close(over));
@@ -144,7 +162,7 @@ impl EgressTopic {
         new
     }
 
-    /// Opens the flows of all publishers to all hosts. A publisher that is gone gets one only if some of its messages are still to be sent.
+    /// Opens the flows of all publishers to all hosts. A publisher that ended gets one only if some of its messages are due.
     fn open_all(&mut self) {
         for host_flow in &mut self.host_flows {
             let is_skipping = host_flow.skips_previous;
@@ -170,7 +188,7 @@ impl EgressTopic {
         }
     }
 
-    /// A host that another leads to has the messages of a flow below this one; `u64::MAX`: it refuses them, for now.
+    /// A host of a flow's tree has all messages below `next`. `u64::MAX`: it refuses them, for now.
     pub fn confirmed(&mut self, flow: FlowName, host: HostId, next: u64) {
         if let Some(publisher) = self.publishers.get_mut(&flow.publisher) {
             publisher.confirm(flow.stream, host, next);
@@ -181,7 +199,7 @@ impl EgressTopic {
         self.host_flows.iter_mut().for_each(HostFlow::close_all);
     }
 
-    /// Its publishers are these: others are gone, or not known yet.
+    /// These publishers of this host exist now. The flows of all others are closed when their last message is sent.
     pub fn set_publishers(&mut self, publishers: &BTreeSet<u64>) {
         self.ended.retain(|of| !publishers.contains(of));
         for (id, publisher) in &mut self.publishers {
@@ -194,7 +212,7 @@ impl EgressTopic {
         self.close_ended();
     }
 
-    /// Whether the conductor has to look for a publisher that is unknown. Asking resets it.
+    /// Whether a message waits for its publisher to be known, so that the conductor has to look. Each wait is reported once.
     pub fn asks(&mut self) -> bool {
         let all = self.host_flows.iter_mut();
         all.fold(false, |asks, of| std::mem::take(&mut of.asks) | asks)
@@ -204,7 +222,7 @@ impl EgressTopic {
         !self.growing.is_empty() || self.unfinished.is_some()
     }
 
-    /// Flows of publishers that are gone end when all that was taken of theirs is sent.
+    /// Closes the flows of publishers that ended, once all that was taken of them is sent.
     fn close_ended(&mut self) {
         let outgoing = self.outgoing.as_ref().map(|of| of.info.publisher);
         let unfinished = self.unfinished.as_ref().map(Sample::publisher_id);
@@ -226,7 +244,8 @@ impl EgressTopic {
         if let Some(previous) = &self.previous {
             let received = previous.try_recv();
             if let Err(RecvError::TooManyHeld { .. }) = received {
-                // The flows for the history hold some of these back. What they then send comes before the older history, which is left out.
+                // The flows that carry history hold messages back, and there is no room for more. They send these now, and the older
+                // history is left out.
                 self.end_history();
             }
             if let Some(sample) = received? {
@@ -244,8 +263,13 @@ impl EgressTopic {
         Ok(received)
     }
 
-    /// All of the history is read. What the flows for it held back is due now.
+    /// The history is read. The messages that the flows for it held back are due now.
     fn end_history(&mut self) {
+        if !self.reads_history {
+            return;
+        }
+        // Publishers and flows that come while the previous subscriber is read hold messages back, too.
+        self.reads_history = self.previous.is_some();
         for (id, publisher) in &mut self.publishers {
             if publisher.history_read.take().is_some() {
                 self.due.insert(*id);
@@ -256,7 +280,7 @@ impl EgressTopic {
         }
     }
 
-    /// Sends what there is. True: there may be more.
+    /// Sends what there is, up to [`TURN`] messages. Returns whether there may be more.
     pub fn egress(&mut self, name: &str, own_publishers: &OwnPublishers) -> bool {
         let is_more = self.send_turn(name, own_publishers);
         self.host_flows.iter_mut().for_each(HostFlow::settle);
@@ -275,7 +299,7 @@ impl EgressTopic {
             }
             match self.take(name, own_publishers) {
                 Next::Taken => {}
-                // The end of the history makes more due.
+                // The end of the history may have made messages due.
                 Next::Nothing if self.due.is_empty() => return false,
                 Next::Nothing => {}
                 Next::Waits => {
@@ -291,7 +315,7 @@ impl EgressTopic {
         let sample = match self.receive() {
             Ok(Some(sample)) => sample,
             Ok(None) => return Next::Nothing,
-            // What the links hold comes back when it is acknowledged.
+            // The links release messages as hosts acknowledge them.
             Err(RecvError::TooManyHeld { .. } | RecvError::Client(_)) => return Next::Waits,
             Err(error) => return skip(name, &error),
         };
@@ -303,7 +327,7 @@ impl EgressTopic {
             return Next::Taken;
         }
         match sample.ready_bytes() {
-            // The first part of it is enough.
+            // Sending begins with the first bytes.
             Ok(ready) if ready > 0 || sample.is_empty() => {}
             Ok(_) => {
                 self.unfinished = Some(sample);
@@ -338,7 +362,6 @@ impl EgressTopic {
             received_from: None,
         };
         let message = OutgoingMessage::sample(sample, info);
-        // What it says is the links' to hear when they have the message.
         let ready = message.look().unwrap_or(0);
         if ready < message.bytes() {
             self.growing.push((message.clone(), 0));
@@ -346,7 +369,7 @@ impl EgressTopic {
         self.outgoing = Some(message);
     }
 
-    /// Tells the links how far messages are that they have. Whether any has grown.
+    /// Tells the links how many bytes their unfinished messages have now. Returns whether any has grown.
     pub fn grow(&mut self, name: &str) -> bool {
         let mut grew = false;
         self.growing.retain_mut(|(message, reported)| {
@@ -361,8 +384,8 @@ impl EgressTopic {
                         grew = true;
                         flows.for_each(|(link, flow)| link.ready(flow, sequence, ready as u64));
                     }
-                    // A route that gets the message later sees how much is there then. That the message will never be complete, only
-                    // this list finds out.
+                    // A flow that gets the message later sees then how many bytes it has. But only this list notices that its publisher
+                    // aborts it, so a message stays here while some flow may still get it.
                     let is_outgoing = self.outgoing.as_ref().is_some_and(is_this);
                     let is_due = self.publishers.get(&publisher).is_some_and(|of| {
                         let mut flows = self.host_flows.iter();
@@ -384,7 +407,7 @@ impl EgressTopic {
         grew
     }
 
-    /// Whether a message waits for routes, or until hosts behind others have confirmed some.
+    /// Whether a message of this size has to wait: for routes, or until hosts behind others have confirmed enough.
     fn waits(&mut self, bytes: u64) -> bool {
         if bytes > self.planned {
             if !std::mem::replace(&mut self.is_reported, true) {
@@ -399,11 +422,11 @@ impl EgressTopic {
         let retained = self.publishers.values().map(|of| of.retained_bytes);
         let retained: u64 = retained.sum();
         let mut publishers = self.publishers.values();
-        // What is retained until the history is read ends by reading on.
+        // While the history is read, only further reading releases retained messages, so it must not wait.
         retained > 0 && retained + bytes > max && publishers.all(|of| of.history_read.is_none())
     }
 
-    /// Sends what was taken. False: some route has no room for it now, or it waits.
+    /// Sends the message that was taken. False: some flow has no room for it now, or it waits.
     fn send(&mut self, name: &str) -> bool {
         if !self.send_due(name) {
             return false;
@@ -418,15 +441,14 @@ impl EgressTopic {
         self.is_reported = false;
         let id = message.info.publisher;
         let reads_previous = self.previous.is_some();
-        let publisher = self.publishers.entry(id);
-        let publisher = publisher.or_insert_with(|| Publisher::new(reads_previous));
+        let publisher = entry(&mut self.publishers, id, reads_previous);
         let flows = self.host_flows.iter().filter(|of| !of.skips_previous);
         flows.for_each(|host_flow| publisher.open(host_flow));
         let has_read = !reads_previous && publisher.has_read_history(message.info.sequence);
         publisher.publish(message);
         self.due.insert(id);
         if has_read {
-            // The history of all publishers comes before what is new of any.
+            // The history of all publishers precedes new messages of any.
             self.end_history();
         }
         self.send_due(name)

@@ -1,13 +1,13 @@
-//! Messages of other hosts that go on from here: while one arrives, it is sent to the children that its flow's tree names.
+//! Forwards messages of other hosts: sends each, while it arrives, to the children that its flow's tree names.
 //!
-//! | who | does |
+//! | part | task |
 //! |---|---|
-//! | the link that a message arrives on | asks for its memory ([`Transit::receive`]), and says how much of it is there |
-//! | one thread for all flows | owns the children's flows; sends each message in its turn, and then what is there of it |
+//! | the link that a message arrives on | asks for its memory ([`Transit::receive`]), and reports how many bytes have arrived |
+//! | one thread for all flows | owns the children's flows; sends each message in its turn, and its bytes as they arrive |
 //! | the conductor | opens, closes and cuts the children's flows |
 //!
-//! The thread is one of its own because links that call each other with their locks held would wait for each other: messages go
-//! on in both directions. A large message is sent as soon as it is requested, so its bytes leave while others arrive.
+//! There is a thread of its own because two links that called each other with their locks held could deadlock: messages are forwarded
+//! in both directions. A large message is sent as soon as it is requested, so its bytes leave while others arrive.
 //! A small one is sent when it is delivered. [`TransitFlow`] decides in what order, and how the children's flows end.
 
 use super::host_flow::HostFlow;
@@ -25,38 +25,38 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
 
-/// Messages from this size on are sent while they arrive.
+/// Messages of at least this many bytes are sent while they arrive.
 const GROWING_BYTES_MIN: u64 = 64 << 10;
 
-/// What the thread is to do.
+/// A command to the thread.
 pub enum TransitCommand {
-    /// The flow with this number has this topic, and its messages go on to these hosts from now on.
+    /// Send the messages of the flow with this number and topic to these hosts from now on.
     Children(u64, String, Vec<FlowTarget>),
-    /// All children's flows have ended.
+    /// Forget the flow with this number: all of its children's flows have ended.
     Forget(u64),
-    /// So many bytes of a message are there.
+    /// Of the flow with this number, the message with this sequence has this many bytes, from the first on.
     Ready(u64, u64, u64),
-    /// The flow decided so.
+    /// Carry out a decision of the flow with this number.
     Act(u64, TransitAction<Arc<OutgoingMessage>>),
 }
 
-/// A flow of another host whose messages go on from here.
+/// A flow of another host that this host forwards.
 pub struct Transit {
     number: u64,
-    /// Their publisher, on the host that they come from.
+    /// The publisher's number on the origin.
     pub publisher: u64,
     commands: Sender<TransitCommand>,
-    /// Of the link that they come over.
+    /// Reports to the conductor for the link over which the messages come.
     reporter: LinkReporter,
-    /// Bytes of messages that are here, and how many there may be.
+    /// Bytes of messages that this host holds for the flow; `bytes_max` is their limit, which a single message may exceed.
     bytes: AtomicU64,
     bytes_max: u64,
-    /// A message was refused memory.
+    /// Set when a message gets no memory. Freeing memory clears it, and reports [`ConductorEvent::Room`] if it was set.
     is_full: AtomicBool,
     flow: Mutex<TransitFlow<Arc<OutgoingMessage>>>,
 }
 
-/// The bytes of a message in transit, until all children have them.
+/// The bytes of a message in transit, until all children have acknowledged them.
 struct TransitMessage {
     memory: Arc<PrefixMemory>,
     transit: Arc<Transit>,
@@ -87,9 +87,10 @@ impl Drop for TransitMessage {
     }
 }
 
-/// A message that arrives and goes on. Dropped before it is complete, it is given up.
+/// A message that arrives and is forwarded. Dropping it says that no more of it arrives in this memory; an incomplete one is a gap only
+/// once its origin gives it up.
 pub struct InTransit {
-    /// Where it arrives.
+    /// The memory in which the message arrives.
     pub memory: Arc<PrefixMemory>,
     transit: Arc<Transit>,
     sequence: u64,
@@ -97,7 +98,7 @@ pub struct InTransit {
 }
 
 impl Transit {
-    /// One with this number, of a publisher whose messages come over a link. `bytes_max`: more are not here at a time.
+    /// A transit with this number, for the flow of a publisher. `bytes_max`: the most bytes of its messages that may be here at a time.
     pub fn new(
         (number, publisher): (u64, u64),
         commands: Sender<TransitCommand>,
@@ -116,7 +117,7 @@ impl Transit {
         })
     }
 
-    /// Does what the flow decides. Under its lock, so that the thread hears of it in order.
+    /// Sends the flow's decision to the thread, with the flow's lock held, so that decisions arrive in order.
     fn decide<R>(
         &self,
         call: impl FnOnce(
@@ -129,12 +130,12 @@ impl Transit {
                 let broken = ConductorEvent::TransitBroken(self.number);
                 return self.reporter.report(broken);
             }
-            // The thread ends after all flows.
+            // Sending does not fail: the thread ends after all flows.
             let _ = self.commands.send(TransitCommand::Act(self.number, action));
         })
     }
 
-    /// Memory for a message that is about to arrive; none now.
+    /// Returns memory for a message that is about to arrive. None: there is none now.
     pub fn receive(
         self: &Arc<Self>,
         sequence: u64,
@@ -142,10 +143,10 @@ impl Transit {
         bytes: u64,
     ) -> Option<InTransit> {
         let here = self.bytes.load(Ordering::Acquire);
-        // One message may be larger than what there may be.
+        // A single message may be larger than the limit.
         if here > 0 && here + bytes > self.bytes_max {
             self.is_full.store(true, Ordering::Release);
-            // What freed memory before did not know that.
+            // Memory that was freed before the flag was set caused no report, so this looks again.
             if self.bytes.load(Ordering::Acquire) > 0 {
                 return None;
             }
@@ -184,19 +185,19 @@ impl Transit {
         Some(in_transit)
     }
 
-    /// Messages below `next` that have not come never come.
+    /// Records that messages below `next` that have not arrived never will.
     pub fn miss(&self, next: u64) {
         self.decide(|flow, mut act| flow.miss(next, &mut act));
     }
 
-    /// No message follows.
+    /// Records that no message follows.
     pub fn close(&self) {
         self.decide(|flow, mut act| flow.close(&mut act));
     }
 }
 
 impl InTransit {
-    /// It is complete, and its turn: it is sent, if it was not.
+    /// Call when the message is complete and has its turn: sends it, if it was not sent while it arrived.
     pub fn deliver(&mut self) {
         let unsent = self.unsent.take();
         self.transit
@@ -214,7 +215,7 @@ impl Drop for InTransit {
     }
 }
 
-/// Starts the thread that sends messages on. It ends when nobody can tell it anything any more.
+/// Starts the thread that sends messages on. It ends when all senders of commands are dropped.
 pub fn start_transit() -> std::io::Result<Sender<TransitCommand>> {
     let (commands, received) = channel();
     std::thread::Builder::new()
@@ -233,10 +234,11 @@ struct Children {
 
 struct Child {
     flow: HostFlow,
-    /// Messages that are not sent yet.
+    /// Messages that were not sent to this child yet.
     queue: VecDeque<Arc<OutgoingMessage>>,
-    /// All below it is sent, left out or in the queue; and the part of that which its flow knows of.
+    /// Messages below this sequence were sent, left out or put in the queue.
     next: u64,
+    /// The child was told that no message below this sequence follows. 0: tell it again.
     announced: u64,
     is_closed: bool,
 }
@@ -311,7 +313,7 @@ impl Children {
                 }
             }
             TransitAction::Close => self.is_closing = true,
-            // The conductor cuts the flows of a broken one, child by child.
+            // `Break` does not come here: `Transit::decide` reports it to the conductor, which cuts the children's flows.
             TransitAction::Cut | TransitAction::Break => self.all.iter_mut().for_each(Child::cut),
         }
     }
@@ -337,15 +339,15 @@ impl Children {
                     is_closed: false,
                 },
             };
-            // Their description says what the origin told them.
+            // An empty `begins` keeps the origin's in OPEN.
             child.flow.open_flows(|_| BTreeMap::new());
             self.all.push(child);
         }
-        // Their messages come in another flow.
+        // Hosts that are not children in the new tree get their messages in another flow.
         before.iter_mut().for_each(Child::cut);
     }
 
-    /// Sends what there is, as far as the children's links take it, and closes the flows of those that have all of it.
+    /// Sends queued messages as far as the children's links have room. If the flow is closing, closes those of children without a queue.
     fn send(&mut self) {
         for child in self.all.iter_mut().filter(|child| !child.is_closed) {
             child.send(&self.topic);
@@ -367,13 +369,13 @@ impl Child {
             self.queue.pop_front();
         }
         if self.announced < self.next {
-            // What was left out, if nothing was sent since.
+            // Announces the messages that were left out after the last one that was sent.
             self.announced = self.next;
             self.for_flows(|link, flow| link.skip(flow, self.next));
         }
     }
 
-    /// Ends its flow, whatever of it is on its way.
+    /// Ends the child's flow at once: messages in the queue or on their way to the child are dropped.
     fn cut(&mut self) {
         self.is_closed = true;
         self.queue.clear();
@@ -412,7 +414,7 @@ mod tests {
         }
     }
 
-    /// The messages that were sent since.
+    /// The sequences of the messages that were sent since the last call.
     fn sent(commands: &Receiver<TransitCommand>) -> Vec<u64> {
         let messages = commands.try_iter().filter_map(|command| match command {
             TransitCommand::Act(_, TransitAction::Send(sequence, _)) => Some(sequence),
@@ -432,7 +434,7 @@ mod tests {
         assert!(sent(&sides.commands).is_empty());
         second.deliver();
         assert_eq!(sent(&sides.commands), [1, 2]);
-        // The next one is missed.
+        // Message 3 is missed.
         let mut fifth = receive(4, LARGE);
         assert!(sent(&sides.commands).is_empty());
         sides.transit.miss(4);
@@ -451,7 +453,7 @@ mod tests {
         sides.transit.miss(1);
         let commands: Vec<TransitCommand> = sides.commands.try_iter().collect();
         assert!(matches!(commands[..], [Act(1, GiveUp(0)), Act(1, Skip(1))]));
-        // Its memory may outlive that.
+        // The memory of a message that is missed may outlive the report that it is missed.
         let second = sides.transit.receive(1, &[], LARGE);
         sides.transit.miss(2);
         drop(second);

@@ -1,4 +1,4 @@
-//! Memory that messages land in, and what is done with them in their turn.
+//! Receive buffers of messages, and publishing the messages in order.
 
 use super::{Bound, LinkIngress, RemotePublisher};
 use crate::egress::InTransit;
@@ -15,10 +15,10 @@ use rgaps_transport::Payload;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Messages of at least this size are copied to the GPUs where they are read while they are still landing.
+/// Messages of at least this many bytes are copied to the GPUs that read them while they arrive.
 const STREAMING_BYTES_MIN: u64 = 1 << 20;
 
-/// The receive buffer of a message that comes in a flow; or why it has none, now or ever.
+/// Finds the receive buffer of a message. `Full`: there is none now. `Refused`: this host does not want the message.
 pub(super) fn receive_buffer(
     bound: Bound,
     sequence: u64,
@@ -33,7 +33,7 @@ pub(super) fn receive_buffer(
     }
     if let Some(landing) = &landing {
         let arriving = landing.landing_bytes.load(Ordering::Relaxed);
-        // One message may be larger than what there may be.
+        // A single message may be larger than the limit.
         if arriving > 0 && arriving + bytes > landing.limits.bytes_max {
             return BufferReply::Full;
         }
@@ -50,10 +50,10 @@ pub(super) fn receive_buffer(
         placed_ns: monotonic_ns(),
         turn_ns: None,
     };
-    // A message that does not land here may go on all the same.
+    // A message that is too long to land here may still be forwarded.
     let landing = landing.filter(|landing| !is_too_long(landing, bytes, &owner.counts.issues));
     if let Some(transit) = bound.transit {
-        // It is copied into a loan in its turn.
+        // The message arrives in the transit's memory. If it also lands here, it is copied into a loan in its turn.
         message.transit = transit.receive(sequence, description, bytes);
         if message.transit.is_none() {
             return BufferReply::Full;
@@ -87,7 +87,7 @@ fn is_too_long(landing: &RemotePublisher, bytes: u64, issues: &TopicIssues) -> b
     true
 }
 
-/// Begins the streaming copy of a message to GPUs, if it is one for that.
+/// Begins the streaming copy of a message to GPUs, if GPUs read the topic and the message is large or lands on a GPU.
 fn streaming_copy(loan: &mut Loan, bytes: u64) -> Option<Arc<StreamingBuffer>> {
     let lands_on_gpu = loan.domain() != Domain::Host;
     if !lands_on_gpu && bytes < STREAMING_BYTES_MIN {
@@ -98,27 +98,30 @@ fn streaming_copy(loan: &mut Loan, bytes: u64) -> Option<Arc<StreamingBuffer>> {
     Some(Arc::new(StreamingBuffer { address, copies }))
 }
 
-/// A message that lands, or goes on to other hosts, or both.
+/// A message that lands, or is forwarded, or both.
 pub(super) struct ArrivingMessage {
+    /// The memory in which the message lands. None: it arrives in the memory of `transit`.
     loan: Option<Loan>,
-    /// Where it arrives if it goes on.
+    /// The memory in which the message arrives if it is forwarded.
     transit: Option<InTransit>,
-    /// The streaming copy to GPUs, until the link asks.
+    /// The streaming copy to GPUs, until the link takes it.
     copies: Option<Arc<StreamingBuffer>>,
     bytes: u64,
     landing: Option<Arc<RemotePublisher>>,
+    /// The publisher's number on its own host.
     publisher: u64,
-    /// Of its flow, if its origin is to learn that.
+    /// The delivered position of the message's flow. None: its origin needs no confirmation.
     position: Option<Arc<AtomicU64>>,
     owner: Arc<LinkIngress>,
-    /// When it had its place, and its turn.
+    /// When the message got its receive buffer, in nanoseconds of the monotonic clock.
     placed_ns: u64,
+    /// When it first had its turn to be published. None: not yet.
     turn_ns: Option<u64>,
 }
 
 /// The streaming copy of a message to GPUs, while it arrives.
 pub(super) struct StreamingBuffer {
-    /// Of its memory on a GPU; none if it arrives in the host's.
+    /// Address of the receive buffer in GPU memory. None: the message arrives in host memory.
     pub(super) address: Option<u64>,
     pub(super) copies: StreamingCopy,
 }
@@ -148,7 +151,7 @@ impl ReceiveBuffer for ArrivingMessage {
 
     fn memory(&mut self) -> &mut [u8] {
         let loan = self.loan.as_mut().map(Loan::filled);
-        // Of another length than was asked for: the link throws the message away.
+        // An empty slice has another length than the message, so the link drops the message.
         loan.and_then(Result::ok).unwrap_or_default()
     }
 
@@ -174,7 +177,7 @@ impl ReceiveBuffer for ArrivingMessage {
 struct NoLoan;
 
 impl ArrivingMessage {
-    /// Publishes it here, if it is to be. False: it has to wait.
+    /// Publishes the message, if it lands here and was not published yet. Returns false if it has to wait.
     fn publish_in_turn(&mut self, sequence: u64, description: &[u8]) -> bool {
         let turn_ns = *self.turn_ns.get_or_insert_with(monotonic_ns);
         let described =
@@ -187,7 +190,7 @@ impl ArrivingMessage {
         };
         let _turn = lock(&landing.turn);
         if sequence < landing.position() {
-            // It came another way meanwhile.
+            // The message came by another route meanwhile.
             return true;
         }
         let Some(meta) = described else {
@@ -201,7 +204,7 @@ impl ArrivingMessage {
         };
         match self.loan_to_publish(&landing, sequence) {
             Ok(Some(loan)) => {
-                // A reliable subscriber here is slow: asked again in a moment.
+                // A loan that comes back waits for a slow reliable subscriber here; the link tries again in a moment.
                 self.loan = self.publish(&landing, loan, sequence, &meta);
                 if self.loan.is_some() {
                     return false;
@@ -215,7 +218,7 @@ impl ArrivingMessage {
     }
 }
 
-/// A loan for a message of another host. None: there will never be one, and the message is lost.
+/// Sorts out an attempt to get a loan. None: there will never be one, and the message is lost. [`NoLoan`]: there is none now.
 fn usable(
     landing: &RemotePublisher,
     sequence: u64,
@@ -231,7 +234,7 @@ fn usable(
     }
 }
 
-/// A message is to have all that is known of it.
+/// Sets a message's size, tag, times, shape and metadata.
 fn describe(
     loan: &mut Loan,
     meta: &MessageDescription,
@@ -253,7 +256,7 @@ fn describe(
 }
 
 impl ArrivingMessage {
-    /// The loan that it landed in, or one that it is copied into. None: it is lost.
+    /// The loan in which the message landed, or one into which it is copied. None: the message is lost.
     fn loan_to_publish(
         &mut self,
         landing: &Arc<RemotePublisher>,
@@ -273,7 +276,7 @@ impl ArrivingMessage {
         usable(landing, sequence, copied)
     }
 
-    /// Publishes it in its turn. Returns the loan if that has to wait for a subscriber.
+    /// Publishes the message in its turn. Returns the loan if it has to wait for a subscriber.
     fn publish(
         &self,
         landing: &Arc<RemotePublisher>,
@@ -286,7 +289,7 @@ impl ArrivingMessage {
         describe(&mut loan, meta, turn_ns, (topic, sequence));
         landing.follow_history(sequence);
         let missed = landing.missed_before(sequence);
-        // As a sum, for subscribers here may skip the very message that tells of the gap.
+        // The message carries a sum, and not only this gap: subscribers here may skip the message after a gap.
         let missed_so_far = landing.missed.load(Ordering::Relaxed) + missed;
         loan.set_missed_so_far(missed_so_far);
         let published = landing.published.load(Ordering::Relaxed);
@@ -324,7 +327,7 @@ impl ArrivingMessage {
         }
     }
 
-    /// It was published here, or has gone on.
+    /// Records times and a trace of a message that was published here or sent on.
     fn note_delivered(&self, topic: &str, sequence: u64, meta: &MessageDescription, turn_ns: u64) {
         let times = [self.placed_ns, turn_ns, monotonic_ns()];
         self.owner.counts.published(times, meta.published_ns);
@@ -366,8 +369,8 @@ impl ReceiveBuffer for ControlBuffer {
     }
 
     fn deliver(mut self: Box<Self>, _: u64, _: &[u8]) -> Result<(), Box<dyn ReceiveBuffer>> {
-        let said = ConductorEvent::LinkMessage(std::mem::take(&mut self.bytes));
-        self.owner.reporter.report(said);
+        let event = ConductorEvent::LinkMessage(std::mem::take(&mut self.bytes));
+        self.owner.reporter.report(event);
         Ok(())
     }
 }

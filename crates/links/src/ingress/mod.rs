@@ -1,5 +1,5 @@
-//! The receiving side: bytes go from the socket into a loan of the publisher that stands for the other host's, which publishes them in
-//! their turn.
+//! The receiving side: bytes go from the socket into a loan of a publisher on this host, the landing, which publishes messages in the
+//! order in which their origin did.
 
 mod arriving;
 mod remote_publisher;
@@ -22,13 +22,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
-/// Where a flow's messages land, and where they go on to.
+/// Where a flow's messages go.
 #[derive(Clone)]
 pub struct Bound {
+    /// Publishes the messages here. None: no subscriber here wants them.
     pub landing: Option<Arc<RemotePublisher>>,
-    /// Where they go on to, if they do.
+    /// Sends the messages on to other hosts. None: they end here.
     pub transit: Option<Arc<Transit>>,
-    /// All messages below this number are delivered, or never come; none if their origin does not need to know.
+    /// The delivered position: all messages below it were delivered or never come. None: the origin needs no confirmation.
     pub position: Option<Arc<AtomicU64>>,
 }
 
@@ -40,19 +41,19 @@ struct PublishBatch {
 }
 
 impl PublishBatch {
-    /// A publisher has published a message, quietly or not.
+    /// Records that a landing published a message. `is_quiet`: it has not woken the subscribers.
     fn published(&self, landing: &Arc<RemotePublisher>, is_quiet: bool) {
         if is_quiet {
             landing.is_unrung.store(true, Ordering::Release);
         }
-        // Whoever ends a batch clears this flag first, so it sees the other one; or it has done so, and the next batch begins.
+        // `end` clears `is_in_batch` before it looks at `is_unrung`: either it sees the store above, or this message begins the next batch.
         if !landing.is_in_batch.swap(true, Ordering::AcqRel) {
             lock(&self.publishers).push(landing.clone());
             self.is_any.store(true, Ordering::Release);
         }
     }
 
-    /// No message follows at once.
+    /// Ends the batch, when no message follows at once: wakes subscribers for its quiet messages.
     fn end(&self) {
         if !self.is_any.swap(false, Ordering::AcqRel) {
             return;
@@ -65,13 +66,13 @@ impl PublishBatch {
     }
 }
 
-/// What became of a flow that its sender has opened: where its messages land, or why they do not. None: the conductor has not decided yet.
+/// The conductor's answer to a flow that its sender opened: where its messages go, or why they are refused. None: not decided yet.
 type Standing = Option<Result<Bound, String>>;
 
 #[derive(Default)]
 struct IngressFlows {
     all: HashMap<FlowId, (FlowName, Standing)>,
-    /// The flows that have begun so far of groups that are not complete.
+    /// By numbers of incomplete groups, the flows that were opened so far. The conductor gets a group when all of its flows are open.
     groups: HashMap<u32, Vec<(FlowName, FlowDescription)>>,
 }
 
@@ -83,7 +84,7 @@ impl IngressFlows {
     }
 }
 
-/// What messages from a host become here.
+/// What arrives over the link with a host: its flows, and where their messages go.
 pub struct LinkIngress {
     flows: Mutex<IngressFlows>,
     pub counts: Arc<HostCounts>,
@@ -91,7 +92,7 @@ pub struct LinkIngress {
     /// To the thread that asks the daemon for memory.
     memory: Sender<MemoryRequest>,
     batch: PublishBatch,
-    /// A `Progress` is on its way to the conductor.
+    /// Whether the conductor has been sent a `Progress` that it has not acted on yet.
     is_reported: AtomicBool,
 }
 
@@ -113,7 +114,7 @@ impl LinkIngress {
         })
     }
 
-    /// The ingress of the next link with the same host: it has no flows yet, and goes on counting.
+    /// The ingress of the next link with the same host: it has no flows yet, and shares the counts.
     pub fn next(&self) -> Arc<LinkIngress> {
         let LinkReporter { source, to } = &self.reporter;
         let (memory, counts) = (self.memory.clone(), self.counts.clone());
@@ -127,14 +128,14 @@ impl LinkIngress {
         }
     }
 
-    /// The conductor's answer to a flow that its sender has opened.
+    /// Sets the conductor's answer to a flow, which the link gets when it asks next.
     pub fn answer(&self, flow: FlowName, answer: Result<Bound, String>) {
         if let Some(standing @ None) = lock(&self.flows).standing(flow) {
             *standing = Some(answer);
         }
     }
 
-    /// Messages of a flow below `next` are delivered, or never come.
+    /// Raises a flow's delivered position, and reports to the conductor that there is one to confirm.
     fn pass(&self, position: &AtomicU64, next: u64) {
         position.fetch_max(next, Ordering::AcqRel);
         if !self.is_reported.swap(true, Ordering::AcqRel) {
@@ -142,12 +143,13 @@ impl LinkIngress {
         }
     }
 
-    /// To be called before the conductor looks how far messages are: it is told again when the next one passes.
+    /// Call before reading delivered positions: the next position that rises after this call is reported again.
     pub fn forget_reported(&self) {
-        // A swap, so that it sees what was passed before it is told again.
+        // A swap, and not a store: it acquires the positions that were raised before the last report.
         self.is_reported.swap(false, Ordering::AcqRel);
     }
 
+    /// What a link needs of its owner: the receiver of its flows, the sink of its events, and its counts.
     pub fn ends(self: &Arc<Self>) -> LinkEnds {
         let ingress = self.clone();
         let report = Box::new(move |event| ingress.event(event));
@@ -157,7 +159,7 @@ impl LinkIngress {
 
     pub fn event(&self, event: ConductorEvent) {
         match &event {
-            // Its flows of before are over.
+            // The other host restarted, so its flows have ended.
             ConductorEvent::Link(LinkEvent::Restarted) => self.clear(),
             ConductorEvent::Link(LinkEvent::Up) => {
                 self.counts.connects.fetch_add(1, Ordering::Relaxed);
@@ -167,13 +169,14 @@ impl LinkIngress {
         self.reporter.report(event);
     }
 
+    /// Forgets all flows.
     pub fn clear(&self) {
         let ended = std::mem::take(&mut *lock(&self.flows));
         drop(ended);
     }
 }
 
-/// The link's end of it: each message that arrives holds it.
+/// The ingress as the link sees it.
 struct Receiver(Arc<LinkIngress>);
 
 impl FlowReceiver for Receiver {
@@ -228,7 +231,7 @@ impl FlowReceiver for Receiver {
         let Some(bound) = self.0.bound(id) else {
             return;
         };
-        // The next message counts them: by its number, which no lost frame and no kill makes wrong.
+        // Nothing is counted here: the next message's number shows how many were missed, even after lost frames and kills.
         bound
             .landing
             .inspect(|landing| landing.follow_history(next));
@@ -243,7 +246,7 @@ impl FlowReceiver for Receiver {
     }
 
     fn closed(&self, id: FlowId) {
-        // A publisher leaves when it is dropped, which is not for the lock.
+        // The flow is dropped after the lock is released: dropping a landing makes its publisher leave its topic, which takes time.
         let ended = lock(&self.0.flows).all.remove(&id);
         if let Some((flow, _)) = ended {
             self.0.event(ConductorEvent::Closed(flow));

@@ -1,4 +1,4 @@
-//! A publisher elsewhere, as it publishes here.
+//! Landings: each publishes the messages of one publisher of another host on this host, in order and without repeats.
 
 use super::LinkIngress;
 use crate::delivered::DeliveredRecord;
@@ -11,73 +11,76 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Pause before the daemon is asked again for memory that it had not.
+/// Pause before the daemon is asked again for memory after it had none.
 const FETCH_AGAIN: Duration = Duration::from_millis(20);
 
-/// No flow has said with which message this host begins.
+/// `first` while no flow has said with which message this host begins.
 const UNKNOWN: u64 = u64::MAX;
 
-/// A publisher elsewhere, and the one that stands for it here.
+/// The landing of a publisher of another host.
 pub struct RemotePublisher {
-    /// Publishes here what lands.
+    /// The publisher on this host.
     pub publisher: Publisher,
     own_publishers: OwnPublishers,
     /// The publisher's number on its own host.
     pub(super) origin: u64,
-    /// Messages may come through several links; one is published at a time.
+    /// Held while a message is published: messages may come through several links at once.
     pub(super) turn: Mutex<()>,
-    /// The next message to be published here: none below it is published again.
+    /// The number of the next message to publish: messages below it are not published again.
     next: AtomicU64,
-    /// With which message this host begins, as long as it has had none.
+    /// The number of the first message that this host is owed, until it has published one. [`UNKNOWN`]: no flow has said.
     first: AtomicU64,
+    /// Keeps `next` in a file, for the next life of the links.
     pub(super) mark: DeliveredRecord,
-    /// What the publisher here has published.
+    /// How many messages were published here.
     pub(super) published: AtomicU64,
-    /// Sequence below which messages are history, as long as they land; 0: what lands is live.
+    /// Messages below this number are history. 0: all history has landed, and messages are live.
     history: AtomicU64,
     /// How many messages never came, up to the last one that was published here. The next one adds the gap before it.
     pub(super) missed: AtomicU64,
-    /// Bytes of messages that land here now, and how many there may be.
+    /// Bytes of messages that land here now.
     pub(super) landing_bytes: AtomicU64,
+    /// The limits of `landing_bytes`.
     pub limits: ArrivalLimits,
-    /// It has published since the link's lanes [rested](rgaps_transport::FlowReceiver::rest); and has woken nobody for the last message.
+    /// Whether a message was published since the link's lanes [rested](rgaps_transport::FlowReceiver::rest) last.
     pub(super) is_in_batch: AtomicBool,
+    /// Whether subscribers were not woken for the last message.
     pub(super) is_unrung: AtomicBool,
+    /// Whether `publisher` publishes without waking subscribers.
     is_quiet: AtomicBool,
-    /// Memory for the next message.
+    /// A loan for a message that found none at once.
     fetched: Mutex<SpareLoan>,
 }
 
-/// A landing that lacks memory.
+/// A request to the daemon for a landing's memory.
 pub struct MemoryRequest {
-    /// Whose.
     pub landing: Arc<RemotePublisher>,
-    /// For a message of so many bytes.
+    /// Size in bytes of the message that needs the memory.
     pub bytes: u64,
-    /// Who is told that there is room.
+    /// Gets [`ConductorEvent::Room`](crate::event::ConductorEvent::Room) when there is memory.
     pub reporter: LinkReporter,
 }
 
-/// Memory for a message, which the daemon is asked for.
+/// A loan that was requested from the daemon for a message.
 #[derive(Default)]
 enum SpareLoan {
-    /// The daemon was not asked.
+    /// There is no request.
     #[default]
     No,
     /// The daemon is being asked.
     Asked,
-    /// The daemon had none; it is not asked again before this time.
+    /// The daemon had no memory; it is not asked again before this time.
     Later(Instant),
-    /// It is there, since this time.
+    /// The loan has been there since this time.
     Here(Box<Loan>, Instant),
 }
 
-/// How much may land of a publisher elsewhere.
+/// Limits of the messages that a landing receives.
 pub struct ArrivalLimits {
-    /// Bytes at the same time.
+    /// Bytes that may arrive at the same time.
     pub bytes_max: u64,
     pub quota: Option<Quota>,
-    /// Bytes of the quota that it has.
+    /// Bytes of the quota that the landing has reserved.
     pub reserved: u64,
 }
 
@@ -120,14 +123,14 @@ impl RemotePublisher {
         })
     }
 
-    /// Messages below it are delivered, or count as missed, or are not for this host.
+    /// The delivered position: messages below it were delivered, count as missed, or are not for this host.
     pub fn position(&self) -> u64 {
         let first = self.first.load(Ordering::Acquire);
         let first = if first == UNKNOWN { 0 } else { first };
         self.next.load(Ordering::Acquire).max(first)
     }
 
-    /// Takes memory that is there at once. If there is none, the daemon is asked for some, on another thread.
+    /// Takes a loan that is available at once. If there is none, requests memory from the daemon through another thread.
     pub(super) fn loan(
         self: &Arc<Self>,
         bytes: u64,
@@ -147,7 +150,7 @@ impl RemotePublisher {
         match &*fetched {
             SpareLoan::Asked => return Ok(None),
             SpareLoan::Later(then) if Instant::now() < *then => return Ok(None),
-            // It is another message's, which comes for it in a moment, or never.
+            // The loan is for a message of another size, which takes it in a moment, or never; then `give_back` frees it.
             SpareLoan::Here(..) => return Ok(None),
             SpareLoan::No | SpareLoan::Later(_) => {}
         }
@@ -172,13 +175,13 @@ impl RemotePublisher {
         let mut fetched = lock(&self.fetched);
         *fetched = match loan {
             Ok(loan) => SpareLoan::Here(Box::new(loan), Instant::now()),
-            // What is wrong for good is said when the message asks again.
+            // An error that lasts is reported when the message asks for a loan again.
             Err(_) => SpareLoan::Later(Instant::now() + FETCH_AGAIN),
         };
         matches!(&*fetched, SpareLoan::Here(..))
     }
 
-    /// Gives back memory that has been there for so long: its message does not want it any more.
+    /// Gives back a loan that has been there for so long: its message does not need it any more.
     pub fn give_back(&self, kept: Duration) {
         let mut fetched = lock(&self.fetched);
         let is_old = matches!(&*fetched, SpareLoan::Here(_, since) if since.elapsed() >= kept);
@@ -191,7 +194,7 @@ impl RemotePublisher {
     /// one that was published here, in whichever lives of the links of both hosts. None before the one with which this host begins.
     pub(super) fn missed_before(&self, sequence: u64) -> u64 {
         if self.is_new() {
-            // What the publisher has from before, nobody promised.
+            // Messages before the first one were not promised to this host, so they do not count as missed.
             let first = match self.first.swap(UNKNOWN, Ordering::AcqRel) {
                 0 | UNKNOWN => sequence,
                 first => first,
@@ -202,8 +205,8 @@ impl RemotePublisher {
         sequence.saturating_sub(self.position())
     }
 
-    /// A flow says from which message on this host is owed any. The least of what flows say counts, in whatever order they are heard of,
-    /// until a message has its turn here.
+    /// Records that a flow owes this host the messages from `first` on. Until one has been published, the least `first` of all flows
+    /// counts, in whatever order they are opened.
     pub fn begin(&self, first: u64) {
         let _turn = lock(&self.turn);
         if self.is_new() {
@@ -217,17 +220,17 @@ impl RemotePublisher {
         }
     }
 
-    /// Nobody here wants the topic: what flows said so far is not for the next who do.
+    /// Forgets the first message: nobody here wants the topic, and what flows promised is not for later subscribers.
     pub fn forget_first(&self) {
         self.first.store(UNKNOWN, Ordering::Release);
     }
 
-    /// Nobody here has had a message, or nobody had subscribed to the topic for a while.
+    /// Whether no message has been published here, or none since the topic last had no subscriber here.
     fn is_new(&self) -> bool {
         self.next.load(Ordering::Acquire) == 0 || self.mark.is_restarted()
     }
 
-    /// Messages below `next` have landed, or never will. If those are the history, what lands from now on is live.
+    /// Records that messages below `next` have landed or never will. If that is all of the history, later messages are live.
     pub(super) fn follow_history(&self, next: u64) {
         let history = self.history.load(Ordering::Acquire);
         if history != 0 && next >= history && self.history.swap(0, Ordering::AcqRel) != 0 {
@@ -235,7 +238,7 @@ impl RemotePublisher {
         }
     }
 
-    /// Whether the next message wakes nobody. To be called in its turn.
+    /// Sets whether the next message wakes no subscriber. Call with `turn` held.
     pub(super) fn set_quiet(&self, is_quiet: bool) {
         if self.is_quiet.swap(is_quiet, Ordering::Relaxed) != is_quiet {
             self.publisher.set_quiet(is_quiet);
@@ -249,7 +252,7 @@ impl RemotePublisher {
         }
     }
 
-    /// Messages up to `next` are done with.
+    /// Raises the position to `next`, also in the file.
     pub(super) fn pass(&self, next: u64) {
         if next > self.next.fetch_max(next, Ordering::AcqRel) {
             self.mark.set(next);

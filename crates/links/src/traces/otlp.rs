@@ -1,6 +1,6 @@
 //! Sends spans as OTLP over HTTP, in JSON, with OpenTelemetry's own exporter.
 //!
-//! The exporter gets an HTTP client of ours, which blocks for a limited time and needs no runtime. The client also
+//! This module gives the exporter its own HTTP client, which blocks for a limited time and needs no runtime. The client also
 //! reads from the answer how many spans the collector rejected, which the exporter would only log.
 
 use super::TraceSpan;
@@ -21,17 +21,17 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const POST_LIMIT: Duration = Duration::from_secs(5);
-/// Most of an answer that is read.
+/// Most bytes of an answer. A longer one counts as empty.
 const MAX_ANSWER_BYTES: u64 = 64 << 10;
 
-/// A collector, as the thread that sends to it sees it.
+/// Sends spans to one collector.
 pub struct Collector {
     exporter: opentelemetry_otlp::SpanExporter,
     scope: InstrumentationScope,
     answer: Arc<Mutex<Answer>>,
 }
 
-/// What the collector answered, or why it did not.
+/// The collector's last answer: how many spans it rejected, and why; or why it did not answer.
 #[derive(Debug, Default)]
 struct Answer {
     rejected: u64,
@@ -39,7 +39,7 @@ struct Answer {
 }
 
 impl Collector {
-    /// The collector at `url`, for the spans of this host.
+    /// Sets up the exporter to the collector at `url`, for the spans of this host.
     pub fn new(url: &str, realm: &str, host: &str) -> anyhow::Result<Collector> {
         let answer = Arc::<Mutex<Answer>>::default();
         let client = Client {
@@ -57,7 +57,7 @@ impl Collector {
             .with_protocol(Protocol::HttpJson)
             .with_endpoint(url)
             .with_timeout(POST_LIMIT)
-            // What was not accepted is dropped and counted, so that the next spans need not wait.
+            // Spans that were not accepted are dropped and counted, so that the next ones need not wait.
             .with_retry_policy(RetryPolicy::disabled())
             .build()
             .context("setting up the exporter of traces")?;
@@ -85,7 +85,7 @@ impl Collector {
     }
 }
 
-/// Posts what the exporter made.
+/// The exporter's HTTP client.
 #[derive(Debug)]
 struct Client {
     agent: ureq::Agent,
@@ -112,13 +112,13 @@ impl Client {
         let (parts, body) = request.into_parts();
         let response = self.agent.run(Request::from_parts(parts, &body[..]))?;
         let (parts, mut body) = response.into_parts();
-        // An answer that cannot be read rejects nothing: its status says that the collector has the spans.
+        // A body that cannot be read counts as empty: the status already says that the collector accepted the spans.
         let body = body.with_config().limit(MAX_ANSWER_BYTES).read_to_vec();
         Ok(Response::from_parts(parts, body.unwrap_or_default().into()))
     }
 }
 
-/// How many spans were rejected though the others were accepted, and why.
+/// Reads from an answer how many spans were rejected though the others were accepted, and why.
 fn partial_success(body: &[u8]) -> Answer {
     let Ok(answer) = serde_json::from_slice::<Value>(body) else {
         return Answer::default();
@@ -184,7 +184,7 @@ impl TraceSpan {
                 TraceState::NONE,
             ),
             parent_span_id: self.parent.map_or(SpanId::INVALID, SpanId::from),
-            // A message that lands was sent by another host.
+            // The parent of these stages is the wire's span, which the sending host made.
             parent_span_is_remote: matches!(self.stage, Stage::Land | Stage::Publish),
             span_kind: kind(self.stage),
             name: name.into(),

@@ -1,4 +1,4 @@
-//! Certificates for hosts, and `[links]` of hosts that have them.
+//! A certificate authority for tests, and `[links]` of hosts with its certificates.
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::path::{Path, PathBuf};
@@ -45,12 +45,12 @@ pub fn files(ca: &Path, (certificate, key): &(PathBuf, PathBuf)) -> String {
     )
 }
 
-/// What `[links]` says: a host at the first port that knows of the second.
+/// The text of `[links]` for a host whose control plane listens at port `own`, and dials port `other`.
 pub fn links(name: &str, protocol: &str, own: u16, other: u16, more: &str) -> String {
     links_to(name, protocol, own, &[other], more)
 }
 
-/// What `[links]` says: a host at the first port that knows of the others.
+/// The text of `[links]` for a host whose control plane listens at port `own`, and dials the `others`.
 pub fn links_to(name: &str, protocol: &str, own: u16, others: &[u16], more: &str) -> String {
     let others = others.iter();
     let connect: Vec<_> = others

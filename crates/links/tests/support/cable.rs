@@ -2,14 +2,14 @@
 use super::{disturb, ip, Host};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Two namespaces and a cable; gone when it is dropped.
+/// Two network namespaces and a virtual cable between them. Dropping it removes all three.
 pub struct Cable {
     names: [String; 2],
     ends: [String; 2],
 }
 
 impl Cable {
-    /// None, and it is said why, where that cannot be.
+    /// Lays the cable. None where that is not possible; prints why.
     pub fn lay() -> Option<Cable> {
         let laid = Cable::try_lay();
         laid.map_err(|why| println!("left out: network namespaces are not to be had here: {why}"))
@@ -36,7 +36,7 @@ impl Cable {
             ip(&format!("-n {name} addr add {address} dev {end}"))?;
             ip(&format!("-n {name} link set lo up"))?;
             ip(&format!("-n {name} link set {end} up"))?;
-            // As a default route would: hosts that look for others by multicast send there.
+            // Multicast goes there, as with a default route, so that hosts find each other.
             ip(&format!("-n {name} route add 224.0.0.0/4 dev {end}"))?;
             disturb(name, end).unwrap();
         }
@@ -51,7 +51,7 @@ impl Cable {
         self.set("up");
     }
 
-    /// The host at one of its ends, 0 or 1; `more` goes into its `[links]`.
+    /// Starts the host at one end, 0 or 1. `more` goes into its `[links]`.
     pub fn host(&self, at: usize, more: &str) -> Host {
         let own = at + 1;
         let links = format!(
@@ -61,7 +61,7 @@ impl Cable {
         Host::start_in(Some(&self.names[at]), &format!("host-{own}"), &links)
     }
 
-    /// What names the host at the other end from one in `[links]`.
+    /// The line of `[links]` at one end that names the host at the other end.
     pub fn connect(&self, from: usize) -> String {
         format!("connect = [\"tcp/10.213.77.{}:7447\"]", 2 - from)
     }

@@ -14,19 +14,19 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A publisher's deadline where the test wants it to pass: being held back is then an error that it can see.
+/// The deadline of publishers that a test back-pressures: when it has passed, the test sees an error.
 pub const SHORT: Duration = Duration::from_millis(100);
 
-/// The pool that hosts have.
+/// The configuration of a host's pool.
 const POOL: &str = "cap = \"2GiB\"";
 
-/// Lays networks; the arguments of one call have a space between them.
+/// Runs `ip` with these arguments, separated by spaces.
 pub fn ip(arguments: &str) -> Result<(), String> {
     network("ip", arguments)
 }
 
-/// Makes what a host sends over a device slow or lossy, as `RGAPS_TEST_NETEM` says: "delay 5ms loss 1%", for instance.
-/// Not every kernel can (tests/vm has one that does).
+/// Makes sending over a device slow or lossy, as `RGAPS_TEST_NETEM` says: "delay 5ms loss 1%", for instance. Not every kernel
+/// can do that; the one of tests/vm can.
 pub fn disturb(namespace: &str, device: &str) -> Result<(), String> {
     match std::env::var("RGAPS_TEST_NETEM") {
         Ok(how) => network(
@@ -48,7 +48,7 @@ fn network(program: &str, arguments: &str) -> Result<(), String> {
     }
 }
 
-/// A sample's bytes, when they are there, wherever they are.
+/// Waits for a sample's bytes, and returns them, also from a GPU.
 pub fn bytes_of(sample: &Sample) -> Vec<u8> {
     let mut bytes = vec![0; sample.len() as usize];
     sample.synchronize(LIMIT).unwrap();
@@ -56,7 +56,7 @@ pub fn bytes_of(sample: &Sample) -> Vec<u8> {
     bytes
 }
 
-/// `rgaps-links` as it was built with the test, or `RGAPS_LINKS_PROGRAM`.
+/// The path of `rgaps-links`: that of `RGAPS_LINKS_PROGRAM`, or the program that was built with the test.
 fn rgaps_links() -> PathBuf {
     let other = std::env::var_os("RGAPS_LINKS_PROGRAM");
     other.map_or_else(|| env!("CARGO_BIN_EXE_rgaps-links").into(), PathBuf::from)
@@ -69,12 +69,12 @@ pub struct Host {
     pub links: Option<Process>,
 }
 
-/// So many hosts that know of each other; `more` goes into each `[links]`.
+/// Starts so many hosts that know each other. `more` goes into the `[links]` of each.
 pub fn hosts(count: usize, more: &str) -> Vec<Host> {
     hosts_started(count, more, Host::start)
 }
 
-/// The same, each started so: with its name and `[links]`.
+/// Starts so many hosts that know each other, each with `start`, which gets its name and `[links]`.
 pub fn hosts_started(count: usize, more: &str, start: impl Fn(&str, &str) -> Host) -> Vec<Host> {
     let ports = ports(count);
     (0..count)
@@ -95,7 +95,7 @@ pub fn hosts_started(count: usize, more: &str, start: impl Fn(&str, &str) -> Hos
         .collect()
 }
 
-/// A host that knows these others, and no more: nobody tells of hosts that are not listed.
+/// Starts a host that knows only these others: gossip about other hosts is off.
 pub fn start_among(ports: &[u16], at: usize, others: &[usize], more: &str) -> Host {
     let others = others.iter().filter_map(|other| ports.get(*other));
     let connect: Vec<String> = others
@@ -116,7 +116,7 @@ impl Host {
         Host::start_in(None, name, links)
     }
 
-    /// In a network namespace.
+    /// Starts a host in a network namespace.
     pub fn start_in(namespace: Option<&str>, name: &str, links: &str) -> Host {
         let within = namespace.map_or_else(Vec::new, |name| {
             ["ip", "netns", "exec", name].map(str::to_owned).to_vec()
@@ -126,24 +126,24 @@ impl Host {
         host
     }
 
-    /// In a realm of this name.
+    /// Starts a host in a realm of this name.
     pub fn start_in_realm(realm: &str, name: &str, links: &str) -> Host {
         let mut host = Host::with_daemon(Vec::new(), realm, name, links, POOL);
         host.start_links();
         host
     }
 
-    /// Without links that the test starts.
+    /// Starts a host's daemon; the test does not start its links.
     pub fn start_whole(name: &str, links: &str) -> Host {
         Host::with_daemon(Vec::new(), "default", name, links, POOL)
     }
 
-    /// The same, with such a pool.
+    /// Like [`Host::start_whole`], with this pool's configuration.
     pub fn start_whole_with_pool(name: &str, links: &str, pool: &str) -> Host {
         Host::with_daemon(Vec::new(), "default", name, links, pool)
     }
 
-    /// With such a pool, and as what `within` makes of the programs that it is followed by.
+    /// Starts a host with this pool's configuration. `within`: a command that runs the host's programs, such as `ip netns exec NAME`.
     pub fn start_with_pool(name: &str, links: &str, pool: &str, within: Vec<String>) -> Host {
         let mut host = Host::with_daemon(within, "default", name, links, pool);
         host.start_links();
@@ -185,7 +185,7 @@ impl Host {
         self.links = Some(Process::start(&mut command));
     }
 
-    /// As a crash would.
+    /// Ends the host's links, as a crash would.
     pub fn kill_links(&mut self) {
         self.links = None;
     }
@@ -198,7 +198,7 @@ impl Host {
         self.daemon.restart();
     }
 
-    /// Until it is linked with so many others.
+    /// Waits until the host is linked with so many others.
     pub fn wait_for_peers(&self, count: usize) {
         let node = self.node("peers");
         until("hosts to be linked", || {
@@ -209,7 +209,7 @@ impl Host {
     }
 }
 
-/// Waits until 'rgaps peers' says this of a topic.
+/// Waits until `is_so` is true for a topic's row in `rgaps peers`.
 pub fn noted(node: &Node, topic: &str, what: &str, is_so: impl Fn(&PeerTopic) -> bool) {
     let begun = Instant::now();
     loop {
@@ -239,7 +239,7 @@ pub fn receive(subscriber: &Subscriber) -> Sample {
     received.unwrap_or_else(|error| panic!("topic '{}': {error}", subscriber.topic()))
 }
 
-/// Publishes a message. False: reliable subscribers held the publisher back until its deadline.
+/// Publishes a message. False: the publisher was back-pressured until its deadline.
 pub fn try_put(publisher: &Publisher, payload: &[u8]) -> bool {
     match publisher.put(payload) {
         Ok(_) => true,
@@ -258,8 +258,7 @@ pub fn is_last(payload: &[u8]) -> bool {
     payload == last_message()
 }
 
-/// Checks that these subscribers have received all there is: publishes one more message, which must be the next that
-/// each of them gets.
+/// Checks that these subscribers have received every message: publishes one more, which must be the next that each of them gets.
 pub fn nothing_more(publisher: &Publisher, subscribers: &[&Subscriber]) {
     publisher.put(last_message()).unwrap();
     for subscriber in subscribers {

@@ -1,4 +1,4 @@
-//! Messages that are published and read all the time, while something happens to the hosts.
+//! Messages that are published and read continuously while a test disturbs the hosts.
 #![allow(dead_code)]
 
 use super::{content, is_last, last_message, receive, until, wait_for_subscribers, LIMIT};
@@ -7,21 +7,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// How a host is reached, and through which.
+/// How a host is reached, with details such as the hosts on the route.
 pub fn state(node: &Node, host: &str) -> Option<(PeerState, String)> {
     let peers = node.peers().unwrap().peers;
     let row = peers.into_iter().find(|peer| peer.host == host)?;
     Some((row.state, row.detail))
 }
 
-/// Messages that crossed the link with a host.
+/// How many messages were sent over the link to a host.
 pub fn crossed(node: &Node, host: &str) -> u64 {
     let peers = node.peers().unwrap().peers;
     let row = peers.iter().find(|peer| peer.host == host);
     row.map_or(0, |row| row.messages_out)
 }
 
-/// Messages on their way while something happens to the hosts: how many were published, and how many each reader has.
+/// Traffic during a test: how many messages were published, and how many each reader has.
 pub struct Traffic {
     published: Arc<AtomicU64>,
     read: Vec<Arc<AtomicU64>>,
@@ -39,7 +39,7 @@ impl Traffic {
     }
 }
 
-/// Reads until the last message; fails where one is missed, comes twice or is wrong.
+/// Reads until the last message; panics if a message is missed, arrives twice or has wrong bytes.
 struct Reader {
     read: Arc<AtomicU64>,
     thread: JoinHandle<()>,
@@ -52,7 +52,7 @@ impl Reader {
         let thread = std::thread::spawn(move || {
             let topic = subscriber.topic().to_owned();
             loop {
-                // Without a limit: an outage may last, and whoever waits for a state has one.
+                // Has no time limit: an outage may last, and the test limits its own waits.
                 let sample = subscriber.recv().unwrap();
                 let next = counter.load(Ordering::SeqCst);
                 let got = (sample.tag(), sample.missed());
@@ -86,7 +86,7 @@ impl Reader {
     }
 }
 
-/// Publishes with increasing tags until it is stopped, and then the last message. Returns how many came before that.
+/// Publishes with increasing tags until it is stopped, and then the last message. Returns how many messages were before that.
 fn publish(
     publisher: Publisher,
     bytes: usize,
@@ -113,8 +113,8 @@ fn publish(
     })
 }
 
-/// Publishes to these subscribers while `what` happens: each gets every message, in order and once. Returns how many
-/// messages there were, the last one of them included.
+/// Publishes while `what` happens, and checks that each subscriber gets every message, in order and once. Returns how many messages
+/// there were, including the last one.
 pub fn nothing_is_lost(
     publisher: Publisher,
     subscribers: Vec<Subscriber>,
@@ -140,8 +140,8 @@ pub fn nothing_is_lost(
     published + 1
 }
 
-/// All publish `count` messages on the same topic and subscribe it, and each gets each message once, in its publisher's order.
-/// `ready` is called when all paths are there, before anything is published.
+/// Lets all nodes publish `count` messages on the same topic and subscribe to it, and checks that each gets each message once, in its
+/// publisher's order. Calls `ready` when all paths exist, before anything is published.
 pub fn all_talk(nodes: &[Node], count: u64, ready: impl FnOnce()) {
     let subscribers: Vec<_> = nodes
         .iter()
@@ -151,7 +151,7 @@ pub fn all_talk(nodes: &[Node], count: u64, ready: impl FnOnce()) {
         .iter()
         .map(|node| {
             let publisher = node.publisher("chat").deadline(LIMIT);
-            // All are published before any is read.
+            // Keeps all messages, since all are published before any is read.
             publisher.keep_last(count as u32).create().unwrap()
         })
         .collect();
@@ -160,7 +160,7 @@ pub fn all_talk(nodes: &[Node], count: u64, ready: impl FnOnce()) {
     }
     ready();
     let mut next = vec![vec![0u8; nodes.len()]; nodes.len()];
-    // An echo of what is published first comes among what is published last.
+    // If messages of the first round echoed, the echoes would arrive among those of the second.
     for numbers in [0..count - 1, count - 1..count] {
         for number in numbers.clone() {
             for (at, publisher) in publishers.iter().enumerate() {
@@ -189,7 +189,7 @@ pub fn lost(node: &Node, host: &str) {
     });
 }
 
-/// Waits until hosts are reached so.
+/// Waits until a host is reached in this state.
 pub fn reached(node: &Node, host: &str, how: PeerState) {
     until("a way", || {
         state(node, host).is_some_and(|(state, _)| state == how)

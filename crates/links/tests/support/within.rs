@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Run until they are dropped.
+/// Links that run on a thread until they are dropped.
 pub struct Links {
     stop: Arc<AtomicBool>,
     runs: Option<JoinHandle<()>>,
 }
 
 impl Links {
-    /// A host's, with these network cards; of what the control plane tells they hear what `hears` lets through.
+    /// Starts the links of a host, with these network cards. The links get only the control plane's events that `hears` accepts.
     pub fn start(
         host: &Host,
         rdma: Option<Rdma>,
@@ -55,7 +55,7 @@ pub fn wait_for_rdma(node: &Node) {
     });
 }
 
-/// Two hosts without links, that know of each other; the first one opens the lanes.
+/// Starts two hosts that know each other, without links. The first one will open the lanes.
 pub fn hosts_without_links(more: &str) -> [Host; 2] {
     let hosts = hosts_started(2, more, Host::start_whole).try_into();
     hosts.ok().expect("there are two")

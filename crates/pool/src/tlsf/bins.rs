@@ -1,4 +1,4 @@
-//! The two levels of free lists that give TLSF its name.
+//! The two levels of segregated free lists that give TLSF its name.
 
 use super::headers::{Headers, Kind, NONE};
 use rgaps_layout::{BLOCK_ALIGN, MAX_POOL_BYTES};
@@ -8,7 +8,8 @@ pub(super) const MAX_UNITS: u64 = MAX_POOL_BYTES / BLOCK_ALIGN;
 /// Each power of two is divided into `1 << SECOND_BITS` bins.
 const SECOND_BITS: u32 = 5;
 const SECOND: usize = 1 << SECOND_BITS;
-/// Sizes below `SECOND` units have a bin each in the first row; then a row per power of two.
+/// The number of rows. In the first, each size below `SECOND` units has its own bin; each further row is for
+/// one power of two.
 const FIRST: usize = (MAX_UNITS.ilog2() - SECOND_BITS) as usize + 2;
 
 /// Row and column of a bin.
@@ -19,7 +20,7 @@ pub(super) struct Bin {
 }
 
 impl Bin {
-    /// The bin that a block of this size is kept in.
+    /// The bin for blocks of this size.
     pub(super) fn of(units: u64) -> Bin {
         debug_assert!(units > 0 && units < 2 * MAX_UNITS);
         if units < SECOND as u64 {
@@ -36,8 +37,7 @@ impl Bin {
         }
     }
 
-    /// The lowest bin whose blocks all have at least this size: rounding up is what saves a
-    /// search in the list.
+    /// The lowest bin whose blocks all have at least this size, so that its list need not be searched.
     fn at_least(units: u64) -> Bin {
         if units < SECOND as u64 {
             return Bin::of(units);
@@ -47,7 +47,7 @@ impl Bin {
     }
 }
 
-/// Free blocks by size, each list with the latest first.
+/// Free blocks by size. Each list has the block freed last at its head.
 #[derive(Debug)]
 pub(super) struct Bins {
     /// Bit `r`: row `r` has a block.
@@ -68,12 +68,12 @@ impl Bins {
         }
     }
 
-    /// The latest block of a bin, or `NONE`.
+    /// The block of a bin that was freed last, or `NONE`.
     pub(super) fn head(&self, bin: Bin) -> u32 {
         self.heads[bin.row][bin.column]
     }
 
-    /// Makes a free block of a header.
+    /// Marks a block as free and puts it at the head of its bin's list.
     pub(super) fn insert(&mut self, headers: &mut Headers, index: u32) {
         let bin = Bin::of(headers[index].units);
         let head = self.head(bin);
@@ -89,7 +89,7 @@ impl Bins {
         self.rows |= 1 << bin.row;
     }
 
-    /// Takes a free block out of its list.
+    /// Removes a free block from its bin's list.
     pub(super) fn remove(&mut self, headers: &mut Headers, index: u32) {
         let header = headers[index];
         if header.next != NONE {
@@ -109,8 +109,8 @@ impl Bins {
         }
     }
 
-    /// A block of at least this size, in constant time. Not every block that would do is found:
-    /// those in the bin that the size itself belongs to are passed over.
+    /// A block of at least this size, in constant time. Skips large enough blocks in the bin of the size
+    /// itself.
     pub(super) fn good_fit(&self, units: u64) -> Option<u32> {
         if units > MAX_UNITS {
             return None;
@@ -119,7 +119,7 @@ impl Bins {
             .map(|bin| self.head(bin))
     }
 
-    /// The lowest bin from `bin` on that has a block.
+    /// The lowest non-empty bin from `bin` on.
     pub(super) fn first_from(&self, bin: Bin) -> Option<Bin> {
         let here = self.columns[bin.row] & (u32::MAX << bin.column);
         if here != 0 {
@@ -139,7 +139,7 @@ impl Bins {
         })
     }
 
-    /// All free blocks that may have at least this size, in time proportional to their number.
+    /// All free blocks in the bin of this size and in higher bins, in that order. Takes time proportional to their number.
     pub(super) fn all_from(&self, headers: &Headers, units: u64) -> Vec<u32> {
         let mut found = Vec::new();
         let mut bin = self.first_from(Bin::of(units));
@@ -154,7 +154,7 @@ impl Bins {
         found
     }
 
-    /// The size of the largest free block, in time proportional to the length of one list.
+    /// The size of the largest free block, in units. Takes time proportional to the length of one list.
     pub(super) fn largest(&self, headers: &Headers) -> u64 {
         let Some(row) = self.rows.checked_ilog2() else {
             return 0;

@@ -1,25 +1,25 @@
-//! Headers of blocks, apart from the blocks: a slab in private memory.
+//! A slab of block headers in private memory, outside the blocks.
 
 use std::ops::{Index, IndexMut};
 
 /// No header.
 pub(super) const NONE: u32 = u32::MAX;
-/// A handle's low bits are a header's index, the rest its generation.
+/// A handle's low bits are the index of a header, the high bits the header's generation.
 const INDEX_BITS: u32 = 20;
-/// Most headers of one allocator.
+/// The most headers of one allocator.
 pub(super) const MAX_HEADERS: usize = 1 << INDEX_BITS;
 const GENERATIONS: u16 = 1 << (32 - INDEX_BITS);
 
 /// What a header stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// Nothing: it is in the slab's list of vacant headers.
+    /// Nothing: the header is in the slab's list of vacant headers.
     Vacant,
     /// A block in a bin.
     Free,
-    /// A block that was given out.
+    /// An allocated block.
     Used,
-    /// The edge before the first, or behind the last block of a span.
+    /// The edge before the first block of a span, or behind its last one.
     Edge,
 }
 
@@ -28,15 +28,15 @@ pub(super) enum Kind {
 pub(super) struct Header {
     /// Length in units.
     pub(super) units: u64,
-    /// First unit.
+    /// First unit, from the start of the pool.
     pub(super) offset: u32,
     /// The block in front of it in memory, or an edge.
     pub(super) before: u32,
     /// The block behind it in memory, or an edge.
     pub(super) behind: u32,
-    /// In a bin or in the list of vacant headers.
+    /// The next header in its bin's list or in the list of vacant headers, or `NONE`.
     pub(super) next: u32,
-    /// In a bin.
+    /// The previous header in its bin's list, or `NONE`.
     pub(super) previous: u32,
     /// Counts the times that the header became a used block, modulo `GENERATIONS`.
     generation: u16,
@@ -51,7 +51,7 @@ impl Header {
         u64::from(self.offset) + self.units
     }
 
-    /// Where `units` units at a multiple of `align` would start in this block, if they fit.
+    /// The first unit at a multiple of `align` in this block from which `units` units fit. None: they do not.
     pub(super) fn fit(&self, units: u64, align: u64) -> Option<u64> {
         let start = u64::from(self.offset).next_multiple_of(align);
         (start + units <= self.end()).then_some(start)
@@ -64,7 +64,7 @@ pub(super) struct Headers {
     slab: Vec<Header>,
     vacant: u32,
     live: usize,
-    /// Looks at headers, for the test that their number per call is bounded.
+    /// Counts accesses to headers, for the test that each call makes a bounded number.
     #[cfg(test)]
     pub(super) looks: std::cell::Cell<u64>,
 }
@@ -95,7 +95,7 @@ impl Headers {
         self.live + count <= MAX_HEADERS
     }
 
-    /// A header that stands for `units` units from `offset`. The caller has asked `has_room`.
+    /// Takes a header from the slab for `units` units from `offset`. The caller has checked `has_room`.
     pub(super) fn take(&mut self, kind: Kind, offset: u64, units: u64) -> u32 {
         self.live += 1;
         let fresh = Header {
@@ -122,7 +122,7 @@ impl Headers {
         index
     }
 
-    /// Gives a header back to the slab.
+    /// Returns a header to the slab.
     pub(super) fn release(&mut self, index: u32) {
         let vacant = self.vacant;
         let header = &mut self[index];
@@ -132,13 +132,13 @@ impl Headers {
         self.live -= 1;
     }
 
-    /// Makes neighbours of two headers.
+    /// Makes two headers neighbours in memory.
     pub(super) fn link(&mut self, before: u32, behind: u32) {
         self[before].behind = behind;
         self[behind].before = before;
     }
 
-    /// Makes a used block of a header and names it. The name is good until the block is freed.
+    /// Marks a block as used and returns its handle, which is valid until the block is freed.
     pub(super) fn mark_used(&mut self, index: u32) -> u32 {
         let header = &mut self[index];
         header.kind = Kind::Used;
@@ -146,7 +146,7 @@ impl Headers {
         u32::from(header.generation) << INDEX_BITS | index
     }
 
-    /// The header of a used block by its name.
+    /// The header of a used block, by its handle. None: the handle names no used block.
     pub(super) fn find_used(&self, handle: u32) -> Option<u32> {
         let index = handle % MAX_HEADERS as u32;
         let header = self.slab.get(index as usize)?;

@@ -1,11 +1,11 @@
-//! Regions come and go: the contiguous spans that they form, off the path of messages.
+//! Adds and removes regions, and tracks the contiguous spans that they form. Not on the path of messages.
 
 use super::headers::{Kind, NONE};
 use super::{RegionError, Tlsf, UNIT};
 use rgaps_layout::{GRANULE_BYTES, MAX_POOL_BYTES};
 use std::ops::Range;
 
-/// A contiguous range of the pool, as large as possible. Its key is its first unit.
+/// A contiguous range of regions. Its key in the map is its first unit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     /// One past its last unit.
@@ -27,8 +27,8 @@ impl Span {
 }
 
 impl Tlsf {
-    /// Adds a range of the pool to allocate from, both ends multiples of the granule. It grows
-    /// together with ranges that it touches, so that a block may lie across them.
+    /// Adds a range of the pool to allocate from, both ends multiples of the granule. Joins it with
+    /// spans that it adjoins, so that a block may lie across them.
     pub fn add_region(&mut self, offset: u64, bytes: u64) -> Result<(), RegionError> {
         let mut block = self.add_region_apart(offset, bytes)?;
         let (start, end) = (offset / UNIT, (offset + bytes) / UNIT);
@@ -49,7 +49,8 @@ impl Tlsf {
         Ok(())
     }
 
-    /// The same, but no block lies across its ends. Gives the block that it is, until something is allocated.
+    /// Adds a range as a span of its own, so that no block lies across its ends. Returns the free block that it forms,
+    /// which is valid until the next change of the allocator.
     pub fn add_region_apart(&mut self, offset: u64, bytes: u64) -> Result<u32, RegionError> {
         let end = offset.saturating_add(bytes);
         if bytes == 0 || offset % GRANULE_BYTES != 0 || bytes % GRANULE_BYTES != 0 {
@@ -78,7 +79,7 @@ impl Tlsf {
         Ok(block)
     }
 
-    /// Makes one span of two that touch. Returns the free block that two at the seam became.
+    /// Joins two adjoining spans. Merges the blocks at the seam if both are free, and returns the merged block.
     fn join(&mut self, left: u64, right: u64) -> Option<u32> {
         let taken = self.spans.remove(&right).expect("the right span is there");
         let span = self.spans.get_mut(&left).expect("the left span is there");
@@ -101,9 +102,9 @@ impl Tlsf {
         Some(before)
     }
 
-    /// Removes wholly free ranges, in multiples of `granule` (rounded up to the layout's granule)
-    /// and aligned to it, as long as `keep_bytes` free bytes remain, and returns them from the
-    /// lowest to the highest. They can be leased to others then.
+    /// Removes free ranges, aligned to `granule` (rounded up to the layout's granule) and multiples of
+    /// it, as long as `keep_bytes` free bytes remain. Returns them in ascending order, so that the caller
+    /// can return their leases.
     pub fn take_free(&mut self, granule: u64, keep_bytes: u64) -> Vec<Range<u64>> {
         let granule = granule
             .clamp(1, MAX_POOL_BYTES)
@@ -111,13 +112,13 @@ impl Tlsf {
             / UNIT;
         let mut spare = self.free_units.saturating_sub(keep_bytes.div_ceil(UNIT));
         let mut taken = Vec::new();
-        // From the largest on, so that few cuts are made.
+        // Starts with the largest blocks, so that there are few cuts.
         for block in self.bins.all_from(&self.headers, granule).into_iter().rev() {
             let header = self.headers[block];
             let from = u64::from(header.offset).next_multiple_of(granule);
             let to = header.end() / granule * granule;
             let units = to.saturating_sub(from).min(spare / granule * granule);
-            // The upper part goes: the lower addresses are kept, which are the older ones.
+            // Removes the upper part: lower addresses are usually those that were leased first.
             if units > 0 && self.headers.has_room(3) {
                 self.cut(block, to - units, to);
                 spare -= units;
@@ -128,7 +129,7 @@ impl Tlsf {
         taken
     }
 
-    /// Takes units `from..to` of a free block out of its span.
+    /// Removes units `from..to` of a free block from its span, which splits or shrinks or ends the span.
     fn cut(&mut self, block: u32, from: u64, to: u64) {
         let header = self.headers[block];
         let (&start, &span) = self
@@ -193,7 +194,7 @@ impl Tlsf {
         self.bins.remove(&mut self.headers, block);
     }
 
-    /// Makes one block of a block and the one behind it; neither is in a bin.
+    /// Merges a block with the one behind it; neither is in a bin.
     pub(super) fn absorb(&mut self, block: u32, behind: u32) {
         let taken = self.headers[behind];
         self.headers[block].units += taken.units;

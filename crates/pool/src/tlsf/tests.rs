@@ -6,14 +6,14 @@ use proptest::prelude::*;
 use rgaps_layout::MAX_POOL_BYTES;
 use std::ops::Range;
 
-/// Looks at headers that one `allocate` or `free` takes at most, whatever the state: the list
+/// The most accesses to headers that one `allocate` or `free` may make in any state: the list
 /// operations of four blocks, and the probes.
 const LOOKS_MAX: u64 = 60;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// What is inside must be what the invariants say; returns the free blocks.
+/// Asserts the invariants of the internal state. Returns the free blocks.
 fn check(tlsf: &Tlsf) -> Vec<Range<u64>> {
     let mut free = Vec::new();
     let (mut headers, mut used, mut last_end) = (0, 0, None);
@@ -66,8 +66,7 @@ fn check(tlsf: &Tlsf) -> Vec<Range<u64>> {
     free
 }
 
-/// What the allocator should have: the free bytes as disjoint intervals that do not touch, and the
-/// blocks given out.
+/// The expected state: the free bytes as disjoint intervals that do not adjoin, and the allocated blocks.
 #[derive(Default)]
 struct Model {
     free: BTreeMap<u64, u64>,
@@ -165,7 +164,7 @@ fn operation() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Applies one operation to both and compares what they say.
+/// Applies one operation to allocator and model and compares the results.
 fn apply(tlsf: &mut Tlsf, model: &mut Model, op: Op) {
     match op {
         Op::AddRegion { granule, granules } => {
@@ -226,7 +225,7 @@ fn allocate(tlsf: &mut Tlsf, model: &mut Model, bytes: u64, align: u64) {
     let rounded = bytes.max(1).next_multiple_of(UNIT);
     let align = align.next_power_of_two().max(UNIT);
     let Some(given) = given else {
-        // Good fit may miss a block of less than 1/32 more; a larger one it must find.
+        // Good fit may miss a block that is less than 1/32 larger; it must find a larger one.
         let enough = rounded + align;
         let most = enough + enough / 32;
         let missed = model
@@ -257,7 +256,7 @@ fn take_free(tlsf: &mut Tlsf, model: &mut Model, granule: u64, keep_bytes: u64) 
         taken.is_empty() || left >= keep_bytes,
         "less was kept than asked for"
     );
-    // What could go went: either little is left to spare, or no whole granule is free.
+    // `take_free` removed all it could: either little is left to spare, or no whole granule is free.
     let whole = |(start, end): (&u64, &u64)| start.next_multiple_of(unit) + unit <= *end;
     assert!(
         left < keep_bytes + unit || !model.free.iter().any(whole),
@@ -280,7 +279,7 @@ proptest! {
             tlsf.free(given.handle).unwrap();
             model.insert_free(given.offset, given.offset + given.bytes);
         }
-        // One free block per stretch of regions, and all of it can be returned.
+        // Each span is one free block, and `take_free` returns all of it.
         let free = check(&tlsf);
         prop_assert_eq!(tlsf.stats().spans, free.len());
         let taken = tlsf.take_free(GRANULE_BYTES, 0);
@@ -386,8 +385,8 @@ fn the_number_of_steps_does_not_grow_with_the_number_of_blocks() {
 
 #[test]
 fn a_size_that_comes_again_reuses_its_block() {
-    // 6,220,800 bytes (a 1080p frame) lie inside a bin, not at its edge: a plain good fit takes a
-    // new place for every frame.
+    // 6,220,800 bytes (a 1080p frame) lie inside a bin, not at its edge: a plain good fit uses a new block for
+    // every frame.
     let mut tlsf = Tlsf::new();
     tlsf.add_region(0, 64 * MIB).unwrap();
     let wall = [
@@ -484,7 +483,7 @@ fn without_headers_nothing_is_given_out_and_nothing_breaks() {
     assert_eq!(check(&tlsf), vec![Range { start: 0, end: GIB }]);
 }
 
-/// Ranges that touch and were added apart: no block lies across the seam, and each is given back whole.
+/// Adjoining ranges added by `add_region_apart`: no block lies across the seam, and `take_free` returns each whole.
 #[test]
 fn no_block_lies_across_regions_that_were_added_apart() {
     let mut tlsf = Tlsf::new();

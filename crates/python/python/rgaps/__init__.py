@@ -26,7 +26,7 @@ from __future__ import annotations
 import atexit as _atexit
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import _processes  # noqa: F401 (it registers what happens at a fork)
+from . import _processes  # noqa: F401 (it registers fork handlers)
 from ._default import default_node, publisher, subscriber
 from ._errors import (
     Aborted,
@@ -88,12 +88,12 @@ from ._rgaps import (
 
 
 class KeepAll(NamedTuple):
-    """A history that keeps all messages up to two limits. At a limit the oldest message goes, once every reliable subscriber
+    """A history that keeps all messages up to two limits. At a limit it drops the oldest message, once every reliable subscriber
     has read it.
 
     Attributes:
-        messages: Largest number of messages, 1 to 32768.
-        bytes: Largest number of bytes of all these messages.
+        messages: The largest number of messages, 1 to 32768.
+        bytes: The largest total size of these messages, in bytes.
     """
 
     messages: int
@@ -106,7 +106,7 @@ _RENAMED = {
     "see rgaps.MismatchWarning, publisher.mismatches() and subscriber.mismatches()",
 }
 
-if not TYPE_CHECKING:  # A type checker would take every name for one that exists.
+if not TYPE_CHECKING:  # With __getattr__, a type checker would accept every name.
 
     def __getattr__(name):
         raise AttributeError(_RENAMED.get(name, f"module 'rgaps' has no attribute {name!r}"))

@@ -1,8 +1,8 @@
 """``async for`` and ``await`` over a subscriber's pollable descriptor, and publishing from an event loop.
 
-A publisher has no descriptor to wait for. So a call that publishes is tried on the loop's thread, where it never waits;
-where it would have to, a thread of a small pool waits for what is missing, and the call is tried again. Only the
-tries publish, between two suspensions of the task, so a task that is cancelled while it waits has published nothing.
+A publisher has no descriptor to wait for. So a call that publishes first tries on the loop's thread, where it never waits.
+If it would have to wait, a thread of a small pool waits for room or memory, and then the call tries again. Only a try
+publishes, between two suspensions of the task, so a task that is cancelled while it waits has published nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: Threads that wait for publishers. Each waits for a slice at a time, so more waiting tasks take turns.
+#: Threads that wait for publishers. Each waits for at most a slice (in seconds), so more waiting tasks take turns.
 _THREADS = 4
 _SLICE = 0.1
 _pool: ThreadPoolExecutor | None = None
@@ -36,18 +36,18 @@ class WouldWait(Exception):
 class Waiters:
     """The tasks of one event loop that wait for one subscriber.
 
-    An event loop takes one callback per descriptor, so the tasks share it: whenever there is
-    something to read all of them look, and those who find nothing wait again.
+    An event loop takes one callback per descriptor, so the tasks share it: whenever the descriptor is readable, all tasks
+    try to receive, and those that get no message wait again.
     """
 
     def __init__(self, subscriber: Subscriber) -> None:
         self.loop = asyncio.get_running_loop()
-        # Our own number for the same object: the subscriber may be closed while a task waits.
+        # A duplicate, since the subscriber may be closed while a task waits.
         self._fd = os.dup(subscriber.fileno())
         self._waiting: set[asyncio.Future[None]] = set()
 
     async def wait(self) -> None:
-        """Returns when there may be something to read."""
+        """Returns when there may be a message."""
         future: asyncio.Future[None] = self.loop.create_future()
         if not self._waiting:
             self.loop.add_reader(self._fd, self._wake)
@@ -65,7 +65,7 @@ class Waiters:
                 future.set_result(None)
 
     def close(self) -> None:
-        """Wakes all who wait, so that they see that the subscriber is closed. From any thread."""
+        """Wakes all waiting tasks, so that they see that the subscriber is closed. Any thread may call it."""
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._wake)
 
@@ -84,7 +84,7 @@ async def receive(subscriber: Subscriber, timeout: float | None = None) -> Sampl
         return await asyncio.wait_for(_receive(subscriber), timeout)
     except asyncio.TimeoutError:
         pass
-    # In a thread: it may ask the daemon.
+    # In a thread, since this may ask the daemon.
     raise await _in_thread(subscriber._timed_out, timeout)
 
 
@@ -97,7 +97,7 @@ async def _receive(subscriber: Subscriber) -> Sample:
 
 
 class Receiver:
-    """What ``async for`` iterates over. It ends when the subscriber is closed."""
+    """The asynchronous iterator of a subscriber. It ends when the subscriber is closed."""
 
     def __init__(self, subscriber: Subscriber) -> None:
         self._subscriber = subscriber
@@ -121,7 +121,7 @@ os.register_at_fork(after_in_child=_forget_pool)
 
 
 async def _in_thread(wait: Callable[..., _T], *arguments: object) -> _T:
-    """Waits in a thread. Nothing is lost where the task is cancelled meanwhile: the thread only waits."""
+    """Calls ``wait`` in a thread of the pool. Cancelling the task loses nothing, since the thread only waits."""
     global _pool
     if _pool is None:
         _pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="rgaps-wait")
@@ -129,7 +129,7 @@ async def _in_thread(wait: Callable[..., _T], *arguments: object) -> _T:
 
 
 async def _tried(publisher: Publisher, attempt: Callable[[bool], _T]) -> _T:
-    """Calls ``attempt`` until it does not raise `WouldWait`. It is told whether the publisher's deadline is over."""
+    """Calls ``attempt(overdue)`` until it does not raise `WouldWait`. ``overdue``: the publisher's deadline has passed."""
     since: dict[str, float] = {}
     overdue = False
     while True:
@@ -184,7 +184,7 @@ async def leave(loan: Loan, failed: bool) -> None:
 
 
 class Lending:
-    """A loan that is waited for, from `Publisher.loan_async`: for ``await``, or ``async with``."""
+    """The result of `Publisher.loan_async`: waits for a loan, by ``await`` or ``async with``."""
 
     def __init__(
         self, publisher: Publisher, arguments: tuple[Any, ...], keywords: dict[str, Any] | None

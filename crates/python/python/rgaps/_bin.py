@@ -1,4 +1,4 @@
-"""The programs that the wheel carries."""
+"""Entry points of the programs in the wheel."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def rgaps() -> NoReturn:
 
 
 def rgaps_links() -> NoReturn:
-    """Runs the links to other hosts, as the daemon does where they are configured."""
+    """Runs the links to other hosts. The daemon starts this program if links are configured."""
     _run("rgaps-links")

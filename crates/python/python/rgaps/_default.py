@@ -90,7 +90,7 @@ def subscriber(
 
 
 def _explain(function: Callable[..., object], method: Callable[..., object]) -> None:
-    # The arguments are the method's, and so is what is said of them (tools/docs does the same for the site).
+    # The function has the method's arguments, so it takes their documentation, too (tools/docs does the same for the site).
     _, args, rest = (inspect.getdoc(method) or "").partition("Args:\n")
     function.__doc__ = f"{function.__doc__}\n\n{args}{rest}"
 
@@ -100,7 +100,7 @@ _explain(subscriber, Node.subscriber)
 
 
 def _forget() -> None:
-    # A child has its parent's handles, which refuse, and maybe its lock, taken.
+    # In a forked child the parent's node raises Forked, and another thread of the parent may have held the lock.
     global _lock, _node
     _lock = threading.Lock()
     _node = None

@@ -41,7 +41,7 @@ _BYTES = _FLOAT_BYTES | {
 
 
 def dtype_name(dtype: object) -> str:
-    """The name of an element type that torch, numpy or a text names: 'bfloat16' for torch.bfloat16.
+    """The name of an element type of torch or numpy, or of a name: 'bfloat16' for torch.bfloat16.
 
     Raises:
         InvalidArgument: rgaps carries no such element type.
@@ -61,7 +61,7 @@ def dtype_name(dtype: object) -> str:
 
 
 def is_torch(dtype: object) -> bool:
-    """Whether it is an element type of torch."""
+    """Whether an object is an element type of torch."""
     torch = sys.modules.get("torch")  # a type of torch exists only where torch is loaded
     return torch is not None and isinstance(dtype, torch.dtype)
 

@@ -33,8 +33,8 @@ class BackPressured(Error, TimeoutError):
     """Reliable subscribers made no room within the publisher's deadline; the message names them. Nothing was published:
     `put` has discarded the message; a loan is still open, and can be published again or discarded.
 
-    ``subscribers`` lists who was too slow as ``(name, pid)``, where ``name`` is that of their `Node`, and ``waited`` is how
-    long the publisher waited, in seconds. Both are empty and 0 for a publish that does not wait."""
+    ``subscribers`` lists the slow subscribers as ``(name, pid)``, where ``name`` is that of their `Node`; ``waited`` is how long
+    the publisher waited, in seconds. They are empty and 0 for a publish that does not wait."""
 
     subscribers: list[tuple[str, int]] = []
     waited: float = 0.0
@@ -124,7 +124,8 @@ class RecordingNotFound(SystemFailure, FileNotFoundError):
 
 
 class Damaged(Error, ValueError):
-    """A recording, or a chunk or a message of it, is damaged or is none. Iteration goes on after a damaged message."""
+    """The file is not a recording, or the recording, a chunk or a message of it is damaged. Iteration continues after a damaged
+    message."""
 
 
 class MismatchWarning(RuntimeWarning):
@@ -139,7 +140,7 @@ class ConfigWarning(RuntimeWarning):
 class ForkWarning(RuntimeWarning):
     """The process forked while arrays over samples in host memory were alive.
 
-    A child process does not have that memory: if it reads such an array, SIGSEGV ends it. Copy what the child needs before
+    That memory is not mapped in a child process: if it reads such an array, SIGSEGV ends it. Copy what the child needs before
     the fork (``array.copy()``), or subscribe in the child. If no child reads such an array,
     ``warnings.simplefilter("ignore", rgaps.ForkWarning)`` turns this warning off.
     """
@@ -163,5 +164,5 @@ class WriteWarning(RuntimeWarning):
 
 for _class in list(globals().values()):
     if isinstance(_class, type) and _class.__module__ == __name__:
-        # Tracebacks and pickles name it as users do.
+        # Tracebacks and pickles use the public name.
         _class.__module__ = "rgaps"

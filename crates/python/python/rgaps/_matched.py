@@ -1,4 +1,4 @@
-"""What match events tell."""
+"""The argument of callbacks for match events."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class Matched(NamedTuple):
 
     Attributes:
         current_count: Members that match now.
-        current_count_change: How many more these are than at the last call; negative if they are fewer.
+        current_count_change: The difference to the last call; negative if fewer match.
         total_count: Members that have matched since the listener began. One that came and went between two calls may be
             missing.
-        total_count_change: How many of these came since the last call.
+        total_count_change: How many of these began to match since the last call.
     """
 
     current_count: int

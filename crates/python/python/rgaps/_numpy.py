@@ -1,4 +1,4 @@
-"""Arrays of numpy over loans and samples, and what only numpy knows of its types."""
+"""Arrays of numpy over loans and samples, and conversions of numpy's element types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from ._rgaps import Loan, Part, Recorded, Sample
 
-#: Element types that numpy has from the package ml_dtypes only.
+#: Element types that numpy gets from the package ml_dtypes.
 _ML_DTYPES = frozenset(
     {
         "bfloat16",
@@ -24,7 +24,7 @@ _ML_DTYPES = frozenset(
         "float8_e8m0fnu",
     }
 )
-#: What to publish instead of an array whose elements are no numbers, by numpy's letter of their kind.
+#: Advice for arrays whose elements are not numbers, by numpy's letter of their kind.
 _REMEDIES = {
     "M": "publish array.view('int64'), and its unit in the header",
     "m": "publish array.view('int64'), and its unit in the header",
@@ -32,7 +32,7 @@ _REMEDIES = {
     "S": "publish array.view('uint8')",
     "O": "publish numbers (array.astype('float64')), or pickle.dumps(array)",
 }
-#: Types that numpy has not at all.
+#: Element types that numpy lacks.
 _TORCH_ONLY = frozenset({"complex32", "float4_e2m1fn_x2"})
 
 
@@ -56,7 +56,7 @@ def as_array(exporter: Loan | Part | Recorded | Sample) -> npt.NDArray[Any]:
         ) from error
     if name not in _ML_DTYPES:
         return np.asarray(exporter)
-    # The buffer protocol has no letter for these types: what it gives is the bytes.
+    # The buffer protocol has no letter for these types, so rgaps exports bytes.
     return np.ndarray(
         exporter.shape,
         dtype=_ml_dtype(name),
@@ -66,14 +66,13 @@ def as_array(exporter: Loan | Part | Recorded | Sample) -> npt.NDArray[Any]:
 
 
 def to_fill(loan: Loan | Part) -> npt.NDArray[Any]:
-    """What the with statement gives."""
-    # A view of an array over the bytes: views of the view refer to that array and not to the view,
-    # so that the view can be emptied without them.
+    """The array through which the user fills a loan in a with statement."""
+    # A view of an array over the bytes: views of the view refer to that array, not to the view, so the view can be emptied.
     return as_array(loan).view()
 
 
 def empty(array: Any) -> None:
-    """Takes the bytes away from an array; views of it keep them."""
+    """Empties an array: it no longer refers to its bytes. Views of it still do."""
     array.__setstate__((1, (0,), array.dtype, False, b""))
 
 
@@ -102,7 +101,7 @@ def _ml_dtype(name: str) -> np.dtype[Any]:
 
 
 def dtype_name(dtype: object) -> str:
-    """The name of an element type in the words of numpy: 'float32' for 'f4', float32 or '<f4'."""
+    """numpy's name of an element type: 'float32' for 'f4', float32 or '<f4'."""
     import numpy as np
 
     found: np.dtype[Any] = np.dtype(dtype)  # type: ignore[call-overload]
@@ -112,7 +111,7 @@ def dtype_name(dtype: object) -> str:
 
 
 def as_bytes(array: object) -> tuple[Any, str, tuple[int, ...]] | None:
-    """Of an array whose type the buffer protocol cannot express: its bytes, type and shape."""
+    """Bytes, type and shape of an array whose type the buffer protocol cannot express; None for other objects."""
     dtype = getattr(array, "dtype", None)
     name = getattr(dtype, "name", None)
     remedy = _REMEDIES.get(getattr(dtype, "kind", ""))

@@ -1,4 +1,4 @@
-"""The line of the user's program that is run now: for warnings, and for what names a place."""
+"""Finds the line of the user's program that runs now, for warnings and messages."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from types import FrameType
 
 
 def place() -> str:
-    """The line of the user's program that is run now."""
+    """The file and line of the user's program that runs now, as ``FILE:LINE``."""
     frame, _ = _users_frame()
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def warn(category: type[Warning], text: str) -> None:
-    """Warns at the line of the user's program that is run now."""
+    """Issues a warning at the line of the user's program that runs now."""
     _, level = _users_frame()
     warnings.warn(text, category, stacklevel=level)
 
 
-#: Packages whose code runs on behalf of someone else.
+#: Packages whose frames are skipped, since they run on behalf of the user's program.
 _INNER = frozenset(
     {"rgaps", "numpy", "torch", "jax", "cupy", "numba", "tvm_ffi", "contextlib", "multiprocessing", "concurrent"}
 )

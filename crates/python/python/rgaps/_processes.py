@@ -1,4 +1,4 @@
-"""Forks and pickling: what of this package another process can have, and what it is told."""
+"""Forks and pickling: warns before a fork that breaks arrays, and refuses to pickle handles."""
 
 from __future__ import annotations
 

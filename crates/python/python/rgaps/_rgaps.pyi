@@ -212,7 +212,7 @@ class DeviceBridge:
 
 @final
 class Listener:
-    """A callback at work: what `listen` and `on_matched` give."""
+    """Calls a callback in a thread of its own. `listen` and `on_matched` of subscribers and publishers make one."""
 
     @property
     def running(self) -> bool: ...
@@ -222,7 +222,7 @@ class Listener:
 
 @final
 class WaitSet:
-    """Subscribers of one node that are waited for together."""
+    """Waits for messages of several subscribers of one node at once."""
 
     def __new__(cls, *subscribers: Subscriber) -> Self: ...
     def attach(self, subscriber: Subscriber) -> None: ...

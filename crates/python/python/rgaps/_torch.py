@@ -21,7 +21,7 @@ def _torch() -> Any:
 
 
 def is_tensor(value: object) -> bool:
-    """Whether it is a tensor of torch. Loads no torch: without it there is none."""
+    """Whether a value is a tensor of torch. Does not import torch: unless somebody has, there is no tensor."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -45,7 +45,7 @@ def as_tensor(exporter: Loan | Part | Recorded | Sample) -> Any:
     kind, ordinal = exporter.__dlpack_device__()
     if kind == _CPU:
         return _as_tensor(exporter)
-    # Torch asks CUDA's runtime about the address, which opens the current GPU, whichever that is.
+    # torch asks CUDA's runtime about the address, which initializes the current GPU: so make the tensor's GPU current.
     with _torch().cuda.device(ordinal):
         return _as_tensor(exporter)
 
@@ -57,19 +57,19 @@ def _as_tensor(exporter: Loan | Part | Recorded | Sample) -> Any:
     except (BufferError, RuntimeError):
         name = exporter.dtype or "uint8"
         dtype = getattr(torch, name, None)
-        # There are integers of up to 8 bytes.
+        # torch has integers of up to 8 bytes, for _Bits.
         if not isinstance(dtype, torch.dtype) or (element_bytes(name) or 16) > 8:
             raise
     return torch.from_dlpack(_Bits(exporter)).view(dtype)
 
 
 def to_fill(loan: Loan | Part) -> Any:
-    """What the with statement gives."""
+    """The tensor through which the user fills a loan in a with statement."""
     return as_tensor(loan)
 
 
 def empty(tensor: Any) -> None:
-    """Takes the bytes away from a tensor; views of it keep them."""
+    """Empties a tensor: it no longer refers to its bytes. Views of it still do."""
     with _torch().no_grad():
         tensor.set_()
 
@@ -81,13 +81,13 @@ def current_stream(ordinal: int) -> int:
 
 
 def copies(tensor: Any, to_gpu: bool) -> bool:
-    """Whether this torch can copy the tensor into a pool: not every build knows GPUs."""
+    """Whether this torch can copy the tensor into a pool: not every build supports GPUs."""
     return bool(_torch().cuda.is_available() or not (to_gpu or tensor.is_cuda))
 
 
 def copy(loan: Loan, tensor: Any, stream: object) -> None:
-    """Copies a tensor from wherever it is into a loan, on the stream that is given or current; to
-    and from the host, waits."""
+    """Copies a tensor of any device into a loan, on the given stream, or else on the current one. Waits for a copy to or from
+    the host."""
     torch = _torch()
     tensor = tensor.detach()
     kind, ordinal = loan.__dlpack_device__()
@@ -106,9 +106,8 @@ def copy(loan: Loan, tensor: Any, stream: object) -> None:
         if kind == _CPU or tensor.device in (target.device, torch.device("cpu")):
             target.copy_(tensor)
         else:
-            # A pool's memory is mapped for its own GPU: the other one's bytes come over in torch's.
+            # A pool's memory is mapped on its own GPU only, so torch copies the bytes of another GPU to its own memory there first.
             target.copy_(tensor.to(target.device))
         if tensor.is_cuda:
-            # Its memory may be another stream's: torch must not give it out again before the copy
-            # has read it.
+            # The tensor's memory may belong to another stream: torch must not reuse it before the copy has read it.
             tensor.record_stream(torch.cuda.current_stream(tensor.device))

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers of all tests.
 #![allow(dead_code)] // each test file uses a part of it
 
 use rgaps::Node;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 pub const SOON: Duration = Duration::from_secs(120);
 
-/// A recorder that reads this many topics.
+/// Starts a recorder and waits until it reads this many topics.
 pub fn record(node: &Node, options: Options, topics: usize) -> Recorder {
     let recorder = Recorder::start(node.clone(), options).unwrap();
     until("all topics to be joined", || {

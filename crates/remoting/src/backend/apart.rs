@@ -1,12 +1,13 @@
-//! Addresses of device memory that no other server of the same program gives.
+//! Keeps the device memory of a program's servers at different addresses.
 //!
-//! A program that uses several servers has the memory of all in one address space. The driver puts device memory where the kernel maps what has
-//! no address of its own. So the backend of the program's second server first reserves the range in which the first one maps, the third one the
+//! A program that uses several servers has the memory of all in one address space. The driver puts device memory at addresses that the
+//! kernel chooses. So the backend of the program's second server first reserves the range in which the first one maps, the third one the
 //! ranges of both, and so on. If that fails, or an address is taken nevertheless, the client asks for another.
 
 use crate::limits::SERVERS_MAX;
 
-/// The kernel begins to map at a random place in 1 TiB; the rest has room for GPUs' memory. All ranges fit above a third of the address space.
+/// Addresses for one server: the kernel begins to map at a random one in 1 TiB, and the rest is for the memory of GPUs. All ranges fit
+/// above a third of the address space.
 const RANGE_BYTES: usize = 4 << 40;
 const _: () = assert!(RANGE_BYTES * SERVERS_MAX < (1 << 47) / 3 * 2);
 
@@ -16,7 +17,7 @@ pub(super) fn keep_from_others(server: u8) {
     if ranges == 0 {
         return;
     }
-    // SAFETY: a new mapping without access, where the kernel likes, that nobody uses.
+    // SAFETY: a new mapping without access. The kernel chooses free addresses, so it replaces nothing.
     let start = unsafe {
         libc::mmap(
             std::ptr::null_mut(),

@@ -1,7 +1,7 @@
 //! The driver's functions that the backend calls, found when it starts.
 //!
-//! A wrapper gives the driver's code as an error and results by value. None checks what the driver checks; addresses
-//! and lengths are checked by `session` before they come here.
+//! `cu!` calls one, and gives the driver's code as an error. It checks nothing: `session` and the modules of its calls check addresses,
+//! lengths and handles before.
 #![allow(non_snake_case)]
 
 use crate::array::{SAMPLER_BYTES, VIEW_BYTES};
@@ -64,14 +64,14 @@ const _: () = assert!(size_of::<PoolProperties>() == 88);
 
 macro_rules! api {
     ($( $name:ident = $symbol:literal ( $($argument:ty),* ); )*) => {
-        /// Functions of the driver. One that the driver does not have is not supported.
+        /// Functions of the driver; `None` for one that the driver lacks, whose calls fail with "not supported".
         #[derive(Default)]
         pub(crate) struct Api {
             $( pub(crate) $name: Option<unsafe extern "C" fn($($argument),*) -> c_int>, )*
         }
 
         impl Api {
-            /// Finds all that are there.
+            /// Finds the functions that the driver has.
             pub(crate) fn resolve(library: &Library) -> Api {
                 Api {
                     $( $name: library.symbol($symbol).map(|address| {
@@ -206,7 +206,8 @@ pub(crate) fn text(buffer: &[u8]) -> String {
 impl Api {
     /// Makes the context of a device current on this thread.
     pub(crate) fn enter(&self, context: usize) -> Result<(), Code> {
-        // SAFETY: a primary context that this process retains until it ends or resets it.
+        // SAFETY: `Session::enter` has retained this primary context. Only `Session::reset` releases it; a thread that still has its
+        // handle then gets the driver's error.
         unsafe { cu!(self, context_set(context)) }
     }
 }

@@ -1,14 +1,14 @@
-//! What clients do with arrays, textures and surfaces.
+//! Calls on arrays, textures and surfaces.
 
 use super::api::{cu, Api, Sampler, View};
 use super::arrays::{bytes_of, Array, Mipmap};
 use super::session::{done, number, Outcome, Session};
 use crate::array::{Resource, Shape};
-use crate::call::{Call, Value};
+use crate::call::{Call, CallValue};
 use crate::codes::Code;
 use crate::driver_abi::{ArrayDescription, ResourceDescription};
 use crate::extent::{Extent, Pitched};
-use crate::frame::Header;
+use crate::frame::FrameHeader;
 
 /// The words of a structure of the driver.
 fn words<const N: usize>(bytes: &[u8]) -> Result<[u64; N], Code> {
@@ -32,7 +32,7 @@ fn create(api: &Api, shape: &Shape) -> Result<usize, Code> {
 }
 
 impl Session {
-    /// A place that the client may write to, as rows or in an array, with the driver's handle of the array.
+    /// Checks that the client may write an extent of rows or of an array. Gives its position, with the driver's handle of the array.
     pub(super) fn target(&self, at: &Pitched, extent: &Extent) -> Result<Pitched, Code> {
         match at.array {
             0 => self.memory.check_rows(at, extent).map(|()| *at),
@@ -40,7 +40,7 @@ impl Session {
         }
     }
 
-    /// The same for a place that it may read.
+    /// Checks that the client may read an extent of rows or of an array. Gives its position, with the driver's handle of the array.
     pub(super) fn origin(&self, at: &Pitched, extent: &Extent) -> Result<Pitched, Code> {
         match at.array {
             0 => self.readable_rows(at, extent).map(|()| *at),
@@ -48,7 +48,11 @@ impl Session {
         }
     }
 
-    pub(super) fn array_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+    pub(super) fn array_call(
+        &mut self,
+        of: &FrameHeader,
+        call: &Call<'_>,
+    ) -> Result<Outcome, Code> {
         match *call {
             Call::ArrayCreate { array, shape } => {
                 shape.check()?;
@@ -84,16 +88,16 @@ impl Session {
         if self.arrays.array(array)?.mipmap.is_some() {
             return Err(Code::INVALID_VALUE);
         }
-        let gone = self.arrays.arrays.remove(&array);
-        let gone = gone.ok_or(Code::INVALID_HANDLE)?;
-        self.memory.discount(gone.shape.bytes());
-        // SAFETY: an array of this session, which nobody can name any more.
-        done(unsafe { cu!(self.api, array_destroy(gone.raw)) })
+        let removed = self.arrays.arrays.remove(&array);
+        let removed = removed.ok_or(Code::INVALID_HANDLE)?;
+        self.memory.discount(removed.shape.bytes());
+        // SAFETY: an array of this session, just taken out of its table, so no later call uses it.
+        done(unsafe { cu!(self.api, array_destroy(removed.raw)) })
     }
 
     fn create_mipmap(
         &mut self,
-        of: &Header,
+        of: &FrameHeader,
         mipmap: u64,
         shape: Shape,
         levels: u32,
@@ -140,16 +144,16 @@ impl Session {
     }
 
     fn destroy_mipmap(&mut self, mipmap: u64) -> Result<Outcome, Code> {
-        let gone = self.arrays.mipmaps.remove(&mipmap);
-        let gone = gone.ok_or(Code::INVALID_HANDLE)?;
-        self.memory.discount(gone.bytes());
+        let removed = self.arrays.mipmaps.remove(&mipmap);
+        let removed = removed.ok_or(Code::INVALID_HANDLE)?;
+        self.memory.discount(removed.bytes());
         let is_other = |array: &Array| array.mipmap != Some(mipmap);
         self.arrays.arrays.retain(|_, array| is_other(array));
-        // SAFETY: a mipmapped array of this session; nobody can name it or its levels any more.
-        done(unsafe { cu!(self.api, mipmap_destroy(gone.raw)) })
+        // SAFETY: a mipmapped array of this session, just taken out of its table with its levels, so no later call uses them.
+        done(unsafe { cu!(self.api, mipmap_destroy(removed.raw)) })
     }
 
-    fn texture_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+    fn texture_call(&mut self, of: &FrameHeader, call: &Call<'_>) -> Result<Outcome, Code> {
         let mut handle = 0;
         match *call {
             Call::TextureCreate {
@@ -177,9 +181,9 @@ impl Session {
                 number(handle)
             }
             Call::TextureDestroy { texture } => {
-                let gone = self.arrays.textures.remove(&texture);
-                gone.ok_or(Code::INVALID_VALUE)?;
-                // SAFETY: a texture of this session, which nobody can name any more.
+                let removed = self.arrays.textures.remove(&texture);
+                removed.ok_or(Code::INVALID_VALUE)?;
+                // SAFETY: a texture of this session, just taken out of its table, so no later call uses it.
                 done(unsafe { cu!(self.api, texture_destroy(texture)) })
             }
             Call::TextureSampler { texture } => {
@@ -190,7 +194,7 @@ impl Session {
                 unsafe { cu!(self.api, texture_sampler(&mut sampler, texture))? };
                 let words = sampler.iter();
                 let bytes = words.flat_map(|word| word.to_ne_bytes()).collect();
-                Ok(Outcome::Now(Value::Sampler(bytes)))
+                Ok(Outcome::Now(CallValue::Sampler(bytes)))
             }
             Call::SurfaceCreate { array } => {
                 let resource = self.resource(&Resource::Array(array))?;
@@ -201,16 +205,16 @@ impl Session {
                 number(handle)
             }
             Call::SurfaceDestroy { surface } => {
-                let gone = self.arrays.surfaces.remove(&surface);
-                gone.ok_or(Code::INVALID_VALUE)?;
-                // SAFETY: a surface of this session, which nobody can name any more.
+                let removed = self.arrays.surfaces.remove(&surface);
+                removed.ok_or(Code::INVALID_VALUE)?;
+                // SAFETY: a surface of this session, just taken out of its table, so no later call uses it.
                 done(unsafe { cu!(self.api, surface_destroy(surface)) })
             }
             _ => Err(Code::INVALID_VALUE),
         }
     }
 
-    /// What the driver is told of a resource, if the client may name it.
+    /// The driver's description of a resource, if the client may read it.
     fn resource(&self, resource: &Resource) -> Result<ResourceDescription, Code> {
         let named = match *resource {
             Resource::Array(array) => Resource::Array(self.arrays.array(array)?.raw as u64),

@@ -1,6 +1,6 @@
 //! Arrays, mipmapped arrays, and the textures and surfaces through which kernels use them.
 //!
-//! The driver allocates arrays, and counts their bytes as it likes; here they count with the size of their elements.
+//! The driver may pad arrays; towards the client's limit they count with the size of their elements.
 
 use crate::array::Shape;
 use crate::codes::Code;
@@ -67,7 +67,7 @@ impl Arrays {
         self.mipmaps.get(&mipmap).ok_or(Code::INVALID_HANDLE)
     }
 
-    /// A place in an array that holds all of an extent, with the driver's handle.
+    /// Checks that an extent is inside its array. Gives its position, with the driver's handle of the array.
     pub(super) fn locate(&self, at: &Pitched, extent: &Extent) -> Result<Pitched, Code> {
         let array = self.array(at.array)?;
         array.shape.holds(at, extent)?;
@@ -77,7 +77,7 @@ impl Arrays {
         })
     }
 
-    /// Forgets what was on a device that was reset; gives its bytes.
+    /// Forgets what was on a device that was reset; gives how many bytes that were.
     pub(crate) fn reset(&mut self, device: u16) -> u64 {
         let own = |array: &&Array| array.device == device && array.mipmap.is_none();
         let arrays = self.arrays.values().filter(own);

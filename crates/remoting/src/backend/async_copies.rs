@@ -1,9 +1,9 @@
 //! Copies to the client's pinned memory that nobody waits for: asynchronous copies. The GPU copies to a region of the backend; the bytes
 //! follow in an answer of their own.
 //!
-//! A program that has seen an event or a stream come to its end relies on the copies before it. So no answer is sent while
-//! there are copies that the GPU has finished and whose bytes are not sent ([`AsyncCopies::settle`]): whatever an answer proves,
-//! the bytes came before.
+//! A program that has seen an event or a stream come to its end relies on the copies before it. So the backend sends no answer while
+//! there are copies that the GPU has finished and whose bytes are not sent ([`AsyncCopies::settle`]): the bytes come before each answer
+//! that proves their copy.
 
 use super::api::{cu, Api};
 use crate::codes::Code;
@@ -22,9 +22,9 @@ pub(crate) struct AsyncCopy {
 }
 
 impl AsyncCopy {
-    /// Waits for the GPU's part.
+    /// Waits until the GPU has made the copy.
     pub(crate) fn wait(&self, api: &Api) -> Result<(), Code> {
-        // SAFETY: an event that `begin` made; one of a device that was reset gets the driver's answer.
+        // SAFETY: `begin` made the event, and only a reset of its device destroys it, after which the driver refuses it.
         unsafe { cu!(api, event_synchronize(self.event)) }
     }
 }
@@ -35,8 +35,14 @@ struct AsyncCopyState {
     pending: Vec<AsyncCopy>,
     /// Events that are not in use, by device.
     spare: HashMap<u16, Vec<usize>>,
-    /// Resets of devices, each of which ended their events.
-    resets: u64,
+    /// How often each device was reset. Each reset destroyed the device's events.
+    resets: HashMap<u16, u64>,
+}
+
+impl AsyncCopyState {
+    fn resets_of(&self, device: u16) -> u64 {
+        self.resets.get(&device).copied().unwrap_or(0)
+    }
 }
 
 /// All asynchronous copies of a client.
@@ -70,17 +76,17 @@ impl AsyncCopies {
             number: state.last,
             device,
             event,
-            resets: state.resets,
+            resets: state.resets_of(device),
         };
         state.pending.push(copy);
         Ok(copy)
     }
 
-    /// The bytes are sent, or never will be.
+    /// Call when the bytes of a copy are sent, or never will be.
     pub(crate) fn end(&self, copy: &AsyncCopy) {
         let mut state = self.lock();
         state.pending.retain(|other| other != copy);
-        if state.resets == copy.resets {
+        if state.resets_of(copy.device) == copy.resets {
             state.spare.entry(copy.device).or_default().push(copy.event);
         }
         self.sent.notify_all();
@@ -90,7 +96,7 @@ impl AsyncCopies {
     pub(crate) fn settle(&self, api: &Api) {
         let mut state = self.lock();
         let is_finished = |copy: &&AsyncCopy| {
-            // SAFETY: an event that `begin` made; one of a device that was reset gets the driver's answer.
+            // SAFETY: `begin` made the event, and only a reset of its device destroys it, after which the driver refuses it.
             unsafe { cu!(api, event_query(copy.event)) }.is_ok()
         };
         let finished: Vec<u64> = state
@@ -111,11 +117,11 @@ impl AsyncCopies {
         }
     }
 
-    /// Forgets the events of a device that is reset.
-    pub(crate) fn reset(&self) {
+    /// Call when a device is reset: none of its events that were made before is used again.
+    pub(crate) fn reset(&self, device: u16) {
         let mut state = self.lock();
-        state.resets += 1;
-        state.spare.clear();
+        *state.resets.entry(device).or_default() += 1;
+        state.spare.remove(&device);
     }
 }
 
@@ -173,8 +179,14 @@ mod tests {
         // Its event is used again, unless a reset has ended it.
         let again = copies.begin(&api, 0, 0).unwrap();
         assert_eq!(copies.lock().spare[&0].len(), 0);
-        copies.reset();
+        copies.reset(0);
         copies.end(&again);
         assert!(copies.lock().spare.is_empty());
+        // The reset of another device ends neither its spare events nor those in use.
+        let both = [0, 0].map(|device| copies.begin(&api, device, 0).unwrap());
+        copies.end(&both[0]);
+        copies.reset(1);
+        copies.end(&both[1]);
+        assert_eq!(copies.lock().spare[&0].len(), 2);
     }
 }

@@ -1,14 +1,14 @@
-//! Bytes between the connection and a GPU: through staging buffers, so that copies of a piece run while the next piece is on its way. Bytes over
-//! stripes have a thread and staging buffers for each stripe.
+//! Bytes between the connection and a GPU: through staging buffers, so that copies of a piece run while the next piece is on its way.
+//! Bytes over stripes have a thread and staging buffers for each stripe.
 
 use super::jobs::{self, CopyOut};
 use super::session::Outcome;
 use super::staging::Staging;
 use super::{lock, rows, BackendError, Core, Shared, DRAIN_BYTES};
-use crate::call::Value;
+use crate::call::CallValue;
 use crate::codes::Code;
 use crate::extent::{row, Extent, Pitched};
-use crate::frame::{Header, Violation};
+use crate::frame::{FrameHeader, Violation};
 use crate::limits::STAGING_BYTES;
 use crate::pieces::{pieces, stripe, Piece};
 use crate::socket::{write_all, Socket};
@@ -16,16 +16,16 @@ use crate::stripes::each;
 use std::io::{self, Read};
 
 impl Shared {
-    /// Staging buffers that nobody uses.
+    /// Takes staging buffers that no thread uses, or makes some.
     fn staging(&self) -> Result<Staging, Code> {
         let spare = lock(&self.spare).pop();
         spare.map_or_else(|| Staging::new(&self.api), Ok)
     }
 
-    /// What a copy to the device needs, if it is allowed: the context, the place and the stream.
+    /// Checks a copy to the device. Gives its context, its target and its stream, as the driver names them.
     fn admit(
         core: &mut Core,
-        of: &Header,
+        of: &FrameHeader,
         (to, extent, stream): (Pitched, Extent, u64),
     ) -> Result<(usize, Pitched, usize), Code> {
         let session = &mut core.session;
@@ -36,11 +36,11 @@ impl Shared {
         Ok((context, to, stream))
     }
 
-    /// Takes the bytes behind a frame to the device.
+    /// Copies the bytes behind a frame to the device.
     pub(super) fn copy_in(
         &self,
         core: &mut Core,
-        of: &Header,
+        of: &FrameHeader,
         (to, extent, stream): (Pitched, Extent, u64),
     ) -> Result<Result<Outcome, Code>, BackendError> {
         let mut left = of.bulk;
@@ -48,15 +48,15 @@ impl Shared {
             Ok((_, to, stream)) => self.take_pieces(core, of, (to, extent, stream), &mut left)?,
             Err(code) => Err(code),
         };
-        // What a copy that failed did not take.
+        // The bytes that a failed copy has not read.
         drain(&mut core.reader, left as usize)?;
-        Ok(result.map(|()| Outcome::Now(Value::Nothing)))
+        Ok(result.map(|()| Outcome::Now(CallValue::Nothing)))
     }
 
     fn take_pieces(
         &self,
         core: &mut Core,
-        of: &Header,
+        of: &FrameHeader,
         (to, extent, stream): (Pitched, Extent, usize),
         left: &mut u64,
     ) -> Result<Result<(), Code>, BackendError> {
@@ -79,12 +79,12 @@ impl Shared {
         Ok(Ok(()))
     }
 
-    /// Reads a piece, and queues its copy. It is read also if that fails.
+    /// Reads a piece and queues its copy. Reads it also if the copy fails.
     fn take_piece(
         &self,
         staging: &mut Staging,
         from: &mut dyn Read,
-        of: &Header,
+        of: &FrameHeader,
         (to, extent): Piece,
         stream: usize,
     ) -> io::Result<Result<(), Code>> {
@@ -99,11 +99,11 @@ impl Shared {
         Ok(queued.and_then(|()| staging.mark(&self.api, buffer, of.device, stream)))
     }
 
-    /// Takes bytes of stripes to the device. All copies are queued when this returns, as if the bytes had come behind the frame.
+    /// Copies bytes of stripes to the device. All copies are queued when this returns, as if the bytes had come behind the frame.
     pub(super) fn copy_in_striped(
         &self,
         core: &mut Core,
-        of: &Header,
+        of: &FrameHeader,
         (to, stream): (u64, u64),
     ) -> Result<Result<Outcome, Code>, BackendError> {
         let stripes = self.stripes.get(of.stripes())?;
@@ -130,7 +130,7 @@ impl Shared {
             result.map_err(StripeError::Code)
         });
         match taken {
-            Ok(()) => Ok(Ok(Outcome::Now(Value::Nothing))),
+            Ok(()) => Ok(Ok(Outcome::Now(CallValue::Nothing))),
             Err(StripeError::Code(code)) => Ok(Err(code)),
             Err(StripeError::Io(error)) => Err(error.into()),
         }
@@ -140,7 +140,7 @@ impl Shared {
         &self,
         staging: &mut Staging,
         from: &mut &Socket,
-        of: &Header,
+        of: &FrameHeader,
         (to, stream): (u64, usize),
         all: &mut dyn Iterator<Item = (usize, usize)>,
     ) -> io::Result<Result<(), Code>> {
@@ -154,10 +154,10 @@ impl Shared {
         Ok(Ok(()))
     }
 
-    /// Answers with bytes of the device; the work before them is done.
+    /// Answers with bytes of the device. The caller has waited for the work before them.
     pub(super) fn copy_out(
         &self,
-        of: &Header,
+        of: &FrameHeader,
         wanted: &CopyOut,
         deferred: Code,
     ) -> Result<(), BackendError> {
@@ -171,7 +171,7 @@ impl Shared {
         }
         let mut staging = match self.staging() {
             Ok(staging) => staging,
-            Err(code) => return Ok(self.answer(of, code, deferred, Value::Nothing)?),
+            Err(code) => return Ok(self.answer(of, code, deferred, CallValue::Nothing)?),
         };
         let mut writing = None;
         let all = pieces(wanted.from, wanted.extent, STAGING_BYTES as u64);
@@ -184,7 +184,7 @@ impl Shared {
                 if writing.is_none() {
                     writing = Some(lock(&self.writing));
                     let first = (total, bytes);
-                    return self.write(of, Code::SUCCESS, deferred, Value::Nothing, first);
+                    return self.write(of, Code::SUCCESS, deferred, CallValue::Nothing, first);
                 }
                 write_all(&self.socket, [bytes, &[]]).map(drop)
             },
@@ -196,11 +196,11 @@ impl Shared {
                 written?;
                 lock(&self.spare).push(staging);
                 if !begun {
-                    self.answer(of, Code::SUCCESS, deferred, Value::Nothing)?;
+                    self.answer(of, Code::SUCCESS, deferred, CallValue::Nothing)?;
                 }
                 Ok(())
             }
-            Err(code) if !begun => Ok(self.answer(of, code, deferred, Value::Nothing)?),
+            Err(code) if !begun => Ok(self.answer(of, code, deferred, CallValue::Nothing)?),
             // The answer has promised the bytes.
             Err(_) => Err(io::Error::other("the GPU failed within a copy").into()),
         }
@@ -208,7 +208,7 @@ impl Shared {
 
     fn copy_out_striped(
         &self,
-        of: &Header,
+        of: &FrameHeader,
         wanted: &CopyOut,
         deferred: Code,
         stripes: &[std::sync::Arc<Socket>],
@@ -217,7 +217,7 @@ impl Shared {
         let staged: Result<Vec<Staging>, Code> = stripes.iter().map(|_| self.staging()).collect();
         let staged = match staged {
             Ok(staged) => staged,
-            Err(code) => return Ok(self.answer(of, code, deferred, Value::Nothing)?),
+            Err(code) => return Ok(self.answer(of, code, deferred, CallValue::Nothing)?),
         };
         let staged: Vec<_> = staged.into_iter().map(std::sync::Mutex::new).collect();
         let _writing = lock(&self.writing);
@@ -227,9 +227,9 @@ impl Shared {
             let parts = stripe(bytes as usize, index, stripes.len());
             let all = parts
                 .map(|(offset, length)| row(wanted.from.address + offset as u64, length as u64));
-            let place = (of.device, wanted.stream);
+            let queue = (of.device, wanted.stream);
             let give = |bytes: &[u8]| write_all(&stripes[index], [bytes, &[]]).map(drop);
-            let copied = jobs::copy_out(&self.api, &mut lock(&staged[index]), place, all, give);
+            let copied = jobs::copy_out(&self.api, &mut lock(&staged[index]), queue, all, give);
             copied.map_err(StripeError::Code)?.map_err(StripeError::Io)
         });
         let spare = staged
@@ -247,7 +247,7 @@ impl Shared {
     }
 }
 
-/// Why a stripe did not do its part.
+/// Why the bytes of a stripe were not copied.
 enum StripeError {
     Code(Code),
     Io(io::Error),

@@ -1,9 +1,9 @@
 //! Functions of the client's host that streams call (`cuLaunchHostFunc`).
 //!
-//! The stream calls [`reached`] here, on a thread of the driver, which tells the client's callback thread and stays until the
-//! function has run there. So the work behind it waits, as it does with a function of this process.
+//! The stream calls [`reached`] on a thread of the driver. `reached` hands the function's number to the client's callback thread, and
+//! returns when the client has run the function. So the work behind it waits, as it does with a function of this process.
 //!
-//! The process has one client, so what the functions share is the process's.
+//! The process has one client, so the state is static.
 
 use super::api::{cu, Api};
 use crate::codes::Code;
@@ -16,7 +16,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 struct FunctionState {
     /// Queued and not done, by the client's number.
     queued: HashSet<u64>,
-    /// Reached by their streams, and not told yet.
+    /// Reached by their streams, and not handed to the client yet.
     reached: VecDeque<u64>,
 }
 
@@ -38,7 +38,7 @@ extern "C" fn reached(data: *mut c_void) {
     }
 }
 
-/// Has a stream call a function of the client.
+/// Queues a function of the client on a stream.
 pub(crate) fn queue(api: &Api, function: u64, stream: usize) -> Result<(), Code> {
     {
         let mut guard = lock();
@@ -50,7 +50,7 @@ pub(crate) fn queue(api: &Api, function: u64, stream: usize) -> Result<(), Code>
             return Err(Code::INVALID_VALUE);
         }
     }
-    // SAFETY: the stream is one of the session; `reached` takes the number as it is.
+    // SAFETY: the caller found the stream in the session. `reached` stays as long as the process, and takes its parameter as a number.
     let result = unsafe { cu!(api, launch_host(stream, reached, function as *mut c_void)) };
     if result.is_err() {
         done(function)?;
@@ -58,7 +58,7 @@ pub(crate) fn queue(api: &Api, function: u64, stream: usize) -> Result<(), Code>
     result
 }
 
-/// The next function that a stream has reached.
+/// Waits for the next function that a stream reaches; gives its number.
 pub(crate) fn next() -> u64 {
     let mut guard = lock();
     loop {
@@ -69,7 +69,7 @@ pub(crate) fn next() -> u64 {
     }
 }
 
-/// The client has run a function: its stream goes on.
+/// Call when the client has run a function: its stream goes on.
 pub(crate) fn done(function: u64) -> Result<(), Code> {
     let is_known = lock().get_or_insert_default().queued.remove(&function);
     CHANGED.notify_all();

@@ -3,15 +3,15 @@
 //! Every capture is relaxed here, whatever the program asked for: the backend's threads make calls of their own (events, regions)
 //! while a stream records, and a capture may begin and end on different threads of the backend.
 //!
-//! What a graph does has to be as right at its last launch as at its first. So copies through buffers that are used again, and
-//! functions of the host, are refused while a stream records; copies of shared memory are recorded as they are.
+//! Each launch of a graph has to do what the first one does. So the backend refuses copies through buffers that it uses again, and
+//! functions of the host, while a stream records. Copies of shared memory are recorded as they are.
 
 use super::api::{cu, GraphUpdated};
 use super::handles::Graphs;
 use super::session::{done, number, Outcome, Session};
-use crate::call::{Call, Value};
+use crate::call::{Call, CallValue};
 use crate::codes::Code;
-use crate::frame::Header;
+use crate::frame::FrameHeader;
 use std::ffi::c_int;
 
 const RELAXED: c_int = 2;
@@ -30,7 +30,7 @@ impl Session {
         Ok(status != 0)
     }
 
-    /// Refuses what a graph could not do again.
+    /// Refuses a call that a graph could not repeat.
     pub(super) fn refuse_recording(&self, stream: usize) -> Result<(), Code> {
         match self.is_recording(stream)? {
             true => Err(Code::STREAM_CAPTURE_UNSUPPORTED),
@@ -38,7 +38,11 @@ impl Session {
         }
     }
 
-    pub(super) fn capture_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+    pub(super) fn capture_call(
+        &mut self,
+        of: &FrameHeader,
+        call: &Call<'_>,
+    ) -> Result<Outcome, Code> {
         let api = self.api.clone();
         match *call {
             Call::CaptureBegin { stream } => {
@@ -70,7 +74,7 @@ impl Session {
                         capture_info(stream, &mut status, &mut id, null, null, null)
                     )?
                 };
-                Ok(Outcome::Now(Value::Pair(status as u64, id)))
+                Ok(Outcome::Now(CallValue::Pair(status as u64, id)))
             }
             Call::CaptureNodes { stream } => {
                 let stream = self.stream(of, stream)?;
@@ -80,7 +84,7 @@ impl Session {
         }
     }
 
-    /// The nodes on which the next one that a stream records will depend.
+    /// The nodes on which the next node that a stream records will depend.
     fn next_behind(&self, stream: usize) -> Result<Outcome, Code> {
         let (mut status, mut nodes, mut count) = (0, 0, 0);
         let null = std::ptr::null_mut();
@@ -100,14 +104,19 @@ impl Session {
             )?
         };
         let found = match status != 0 && nodes != 0 {
-            // SAFETY: the driver's array of so many nodes, which stays until the stream's next call.
+            // SAFETY: the driver has just given its array of `count` nodes. It stays until the next call on the stream, and only this
+            // thread makes calls now: it has the session.
             true => unsafe { std::slice::from_raw_parts(nodes as *const u64, count) },
             false => &[],
         };
-        Ok(Outcome::Now(Value::Nodes(found.to_vec())))
+        Ok(Outcome::Now(CallValue::Nodes(found.to_vec())))
     }
 
-    pub(super) fn graph_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+    pub(super) fn graph_call(
+        &mut self,
+        of: &FrameHeader,
+        call: &Call<'_>,
+    ) -> Result<Outcome, Code> {
         let api = self.api.clone();
         match *call {
             Call::GraphNodes { graph } => {
@@ -117,11 +126,11 @@ impl Session {
                 unsafe { cu!(api, graph_nodes(graph, std::ptr::null_mut(), &mut count))? };
                 let mut nodes = vec![0usize; count];
                 if count > 0 {
-                    // SAFETY: room for as many nodes as the driver has just counted.
+                    // SAFETY: `nodes` has room for the `count` nodes that the driver has just counted, and `count` tells it so.
                     unsafe { cu!(api, graph_nodes(graph, nodes.as_mut_ptr(), &mut count))? };
                 }
                 let nodes = nodes.iter().take(count).map(|node| *node as u64);
-                Ok(Outcome::Now(Value::Nodes(nodes.collect())))
+                Ok(Outcome::Now(CallValue::Nodes(nodes.collect())))
             }
             Call::GraphInstantiate {
                 graph,
@@ -142,14 +151,14 @@ impl Session {
                 done(unsafe { cu!(api, graph_launch(executable, stream)) })
             }
             Call::GraphDestroy { graph } => {
-                let gone = self.graphs.graphs.remove(&graph);
-                // SAFETY: a graph of this session, which nobody can name any more.
-                done(unsafe { cu!(api, graph_destroy(gone.ok_or(Code::INVALID_VALUE)?)) })
+                let removed = self.graphs.graphs.remove(&graph);
+                // SAFETY: a graph of this session, just taken out of its table, so no later call uses it.
+                done(unsafe { cu!(api, graph_destroy(removed.ok_or(Code::INVALID_VALUE)?)) })
             }
             Call::GraphExecDestroy { executable } => {
-                let gone = self.graphs.executables.remove(&executable);
-                // SAFETY: an executable graph of this session, which nobody can name any more.
-                done(unsafe { cu!(api, graph_exec_destroy(gone.ok_or(Code::INVALID_VALUE)?)) })
+                let removed = self.graphs.executables.remove(&executable);
+                // SAFETY: an executable graph of this session, just taken out of its table, so no later call uses it.
+                done(unsafe { cu!(api, graph_exec_destroy(removed.ok_or(Code::INVALID_VALUE)?)) })
             }
             _ => Err(Code::INVALID_VALUE),
         }
@@ -185,7 +194,7 @@ impl Session {
         self.graphs.recording.remove(&stream);
     }
 
-    /// Forgets everything: a device was reset, and graphs may be of several.
+    /// Forgets all graphs: call when a device was reset, since a graph may have nodes of several devices.
     pub(super) fn forget_graphs(&mut self) {
         self.graphs = Graphs::default();
     }

@@ -1,4 +1,4 @@
-//! What a client's numbers stand for: libraries with their kernels, pools, graphs.
+//! The driver's handles for a client's numbers: libraries with their kernels, pools, graphs.
 
 use crate::codes::Code;
 use crate::limits::HANDLES_MAX;
@@ -25,7 +25,7 @@ pub(crate) struct Pools {
 
 pub(super) struct Pool {
     pub(super) raw: usize,
-    /// The driver's own, which is not destroyed.
+    /// The device has it from the start, so it cannot be destroyed.
     pub(super) is_default: bool,
 }
 
@@ -35,14 +35,14 @@ impl Pools {
         Ok(found.raw)
     }
 
-    /// Forgets a pool, to be destroyed.
+    /// Takes a pool out of the table, for its destruction.
     pub(super) fn remove(&mut self, pool: u64) -> Result<usize, Code> {
         match self.pools.get(&pool) {
             Some(found) if !found.is_default => {}
             _ => return Err(Code::INVALID_VALUE),
         }
-        let gone = self.pools.remove(&pool).ok_or(Code::INVALID_VALUE)?;
-        Ok(gone.raw)
+        let removed = self.pools.remove(&pool).ok_or(Code::INVALID_VALUE)?;
+        Ok(removed.raw)
     }
 
     pub(super) fn is_free(&self, pool: u64) -> Result<(), Code> {
@@ -58,7 +58,7 @@ impl Pools {
 pub(crate) struct Graphs {
     pub(super) graphs: HashMap<u64, usize>,
     pub(super) executables: HashMap<u64, usize>,
-    /// Streams that record, by the driver's handle. Those that joined them are not here.
+    /// Streams that began to record, by the driver's handle. Streams that joined a recording are not here.
     pub(super) recording: HashSet<usize>,
 }
 

@@ -1,8 +1,8 @@
-//! Images of libraries that clients have sent, kept by their content for the next client: a file for each, named by its digest, in a folder
+//! A cache of the images of libraries that clients have sent, addressed by content: a file for each, named by its digest, in a folder
 //! that the backends of a server share.
 //!
-//! A file is whole when it has its name (it is renamed when it is written), and is believed only if its content has the digest. When all files
-//! together are too large, those go that were not used for longest.
+//! A file gets its name (by renaming) when it is whole, and is used only if its content has that digest. When all files together are too
+//! large, the least recently used ones are removed (LRU).
 
 use crate::digest::{digest_of, Digest};
 use crate::limits::IMAGE_KEPT_BYTES_MIN;
@@ -26,7 +26,7 @@ fn name(digest: &Digest) -> String {
 }
 
 impl Images {
-    /// None are kept without a folder.
+    /// Without a folder no images are kept.
     pub(crate) fn new(folder: Option<PathBuf>) -> Images {
         Images {
             folder,
@@ -41,7 +41,7 @@ impl Images {
         if digest_of(&image) != *digest {
             return None;
         }
-        // It was used now. A folder that cannot be written keeps the image for as long as it can.
+        // The file's time is that of its last use. Where it cannot be set, the image may be removed earlier.
         let now = FileTimes::new().set_modified(SystemTime::now());
         let _ = File::options()
             .append(true)
@@ -74,7 +74,7 @@ impl Images {
         written
     }
 
-    /// Removes images that were not used for longest, until there is room for so many bytes.
+    /// Removes the least recently used images, until there is room for so many bytes.
     fn make_room(&self, folder: &Path, bytes: u64) -> io::Result<()> {
         let mut all = Vec::new();
         for entry in fs::read_dir(folder)? {
@@ -124,12 +124,12 @@ mod tests {
         let file = File::options().append(true).open(&path).unwrap();
         file.set_times(FileTimes::new().set_modified(before))
             .unwrap();
-        // It is used now, so the other one goes.
+        // Its use makes the other one the oldest.
         assert_eq!(images.find(&digest_of(&one)).unwrap().len(), BYTES + 1);
         images.keep(&three);
         assert_eq!(images.find(&digest_of(&two)), None);
         assert!(images.find(&digest_of(&one)).is_some());
-        // What is not its content is not believed.
+        // A file with other content is not used.
         fs::write(&path, [9; BYTES]).unwrap();
         assert_eq!(images.find(&digest_of(&one)), None);
         for wrong in [vec![4; 3 * BYTES], vec![4; BYTES - 1]] {

@@ -1,4 +1,4 @@
-//! What the client is told of the GPUs: everything that it can then answer itself.
+//! Describes the GPUs to the client, so that it can answer most questions about them itself.
 
 use super::api::{cu, text, Api};
 use crate::call::{DeviceInfo, Inventory};
@@ -9,8 +9,8 @@ use std::ffi::c_int;
 const ATTRIBUTE_MAX: c_int = 150;
 const NAME_BYTES: usize = 256;
 
-/// Attributes that promise what does not reach across hosts: a kernel cannot read the client's memory, and handles of
-/// memory and events mean nothing there.
+/// Attributes of features that do not work across hosts, which are reported as 0: a kernel cannot read the client's memory, and handles
+/// of memory and events mean nothing on its host.
 const FALSE_ACROSS_HOSTS: [c_int; 20] = [
     19,  // CAN_MAP_HOST_MEMORY
     86,  // HOST_NATIVE_ATOMIC_SUPPORTED
@@ -34,7 +34,7 @@ const FALSE_ACROSS_HOSTS: [c_int; 20] = [
     132, // MULTICAST_SUPPORTED
 ];
 
-/// Which the client makes, of any device's memory.
+/// An attribute that is reported as 1: the client makes managed memory of any device's memory.
 const MANAGED_MEMORY: c_int = 83;
 
 /// Everything about all GPUs that the driver sees.

@@ -5,7 +5,7 @@ use super::async_copies::AsyncCopy;
 use super::math_call::Prepared;
 use super::rows;
 use super::staging::Staging;
-use crate::call::Value;
+use crate::call::CallValue;
 use crate::codes::Code;
 use crate::extent::{Extent, Pitched};
 use crate::limits::STAGING_COUNT;
@@ -19,13 +19,13 @@ pub(crate) struct Refused {
 }
 
 /// A call of topics that may wait.
-pub(crate) type Work = Box<dyn Fn() -> Result<Value, Refused> + Send>;
+pub(crate) type Work = Box<dyn Fn() -> Result<CallValue, Refused> + Send>;
 
-/// What to wait for, by the driver's handles.
+/// Something to wait for, by the driver's handles.
 pub(crate) enum Job {
     /// All work of a stream.
     Stream(usize),
-    /// What events recorded.
+    /// The work before these events.
     Events(Vec<usize>),
     /// All work of the current device.
     Context,
@@ -50,15 +50,15 @@ pub(crate) struct CopyOut {
     pub(crate) from: Pitched,
     pub(crate) extent: Extent,
     pub(crate) stream: usize,
-    /// For threads that help.
+    /// The context of the device, for helper threads.
     pub(crate) context: usize,
 }
 
 impl Job {
-    /// Waits for what precedes the bytes.
+    /// Waits for the GPU's work.
     pub(crate) fn wait(&self, api: &Api) -> Result<(), Code> {
-        // SAFETY: handles of the session. A thread that destroys one while another waits for it gets the driver's answer, in a
-        // process of its own.
+        // SAFETY: the session found these handles when the call came. If the client destroys one of them meanwhile, by another thread, the
+        // driver decides what happens, in a process that has nothing of other clients.
         unsafe {
             match self {
                 Job::Stream(stream) => cu!(api, stream_synchronize(*stream)),
@@ -68,14 +68,14 @@ impl Job {
                 Job::Context => cu!(api, context_synchronize()),
                 Job::CopyOut(wanted) => cu!(api, stream_synchronize(wanted.stream)),
                 Job::FinishCopy { copy, .. } => copy.wait(api),
-                // The thread that answers waits, and has the number then.
+                // `Shared::finish` waits for these, and takes what they give.
                 Job::Function | Job::Math(_) | Job::Topic(_) => Ok(()),
             }
         }
     }
 }
 
-/// Brings pieces of a device's memory; each is handed over while the next ones are copied.
+/// Copies pieces of a device's memory to staging buffers, and gives each to `give` while the next ones are copied.
 pub(crate) fn copy_out(
     api: &Api,
     staging: &mut Staging,

@@ -3,9 +3,9 @@
 use super::api::{cu, LaunchAttribute, LaunchConfig};
 use super::handles::{Kernel, Loaded};
 use super::session::{done, number, Outcome, Session};
-use crate::call::{Call, KernelId, KernelInfo, Value};
+use crate::call::{Call, CallValue, KernelId, KernelInfo};
 use crate::codes::Code;
-use crate::frame::Header;
+use crate::frame::FrameHeader;
 use crate::limits::{HANDLES_MAX, LAUNCH_ATTRIBUTES_MAX, PARAMETER_BYTES_MAX};
 use std::ffi::{c_int, c_void, CString};
 
@@ -36,11 +36,11 @@ impl Session {
     /// Loads an image, which the driver checks, and finds its kernels.
     pub(crate) fn load(
         &mut self,
-        of: &Header,
+        of: &FrameHeader,
         library: u64,
         names: &[&str],
         image: &[u8],
-    ) -> Result<Value, Code> {
+    ) -> Result<CallValue, Code> {
         self.enter(of.device)?;
         if self.libraries.contains_key(&library) || self.libraries.len() >= HANDLES_MAX {
             return Err(Code::INVALID_VALUE);
@@ -74,7 +74,12 @@ impl Session {
         self.find_all(of, library, names)
     }
 
-    fn find_all(&mut self, of: &Header, library: u64, names: &[&str]) -> Result<Value, Code> {
+    fn find_all(
+        &mut self,
+        of: &FrameHeader,
+        library: u64,
+        names: &[&str],
+    ) -> Result<CallValue, Code> {
         let raw = self
             .libraries
             .get(&library)
@@ -105,7 +110,7 @@ impl Session {
             return Err(Code::OUT_OF_MEMORY);
         }
         loaded.kernels.extend(kernels);
-        Ok(Value::Kernels(infos))
+        Ok(CallValue::Kernels(infos))
     }
 
     fn find(&self, library: usize, name: &str, device: u16) -> Result<(Kernel, KernelInfo), Code> {
@@ -156,7 +161,11 @@ impl Session {
         (0..KERNEL_ATTRIBUTE_MAX).filter_map(attribute).collect()
     }
 
-    pub(super) fn library_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+    pub(super) fn library_call(
+        &mut self,
+        of: &FrameHeader,
+        call: &Call<'_>,
+    ) -> Result<Outcome, Code> {
         let api = self.api.clone();
         match call {
             Call::LibraryKnown {
@@ -178,7 +187,7 @@ impl Session {
             }
             Call::LibraryUnload { library } => {
                 let loaded = self.libraries.remove(library).ok_or(Code::INVALID_HANDLE)?;
-                // SAFETY: a library of this session, whose kernels nobody can name any more.
+                // SAFETY: a library of this session, just taken out of its table with its kernels, so no later call uses them.
                 done(unsafe { cu!(api, library_unload(loaded.raw)) })
             }
             Call::Variable { library, name } => {
@@ -190,7 +199,7 @@ impl Session {
                 unsafe {
                     match cu!(api, library_global(to, size, library, name)) {
                         Err(Code::NOT_FOUND) => {
-                            // A managed one, which is there once the code is.
+                            // A managed variable, which exists once the code is loaded.
                             cu!(api, library_module(&mut 0, library))?;
                             cu!(api, library_managed(to, size, library, name))?;
                         }
@@ -198,13 +207,17 @@ impl Session {
                     }
                 }
                 self.memory.add_variable(address, bytes as u64, of.device);
-                Ok(Outcome::Now(Value::Pair(address, bytes as u64)))
+                Ok(Outcome::Now(CallValue::Pair(address, bytes as u64)))
             }
             _ => Err(Code::INVALID_VALUE),
         }
     }
 
-    pub(super) fn kernel_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+    pub(super) fn kernel_call(
+        &mut self,
+        of: &FrameHeader,
+        call: &Call<'_>,
+    ) -> Result<Outcome, Code> {
         let api = self.api.clone();
         match *call {
             Call::KernelInfo { kernel } => {
@@ -214,7 +227,7 @@ impl Session {
                     parameters: kernel.parameters.clone(),
                     attributes: self.attributes(kernel.raw, of.device),
                 };
-                Ok(Outcome::Now(Value::Kernels(vec![info])))
+                Ok(Outcome::Now(CallValue::Kernels(vec![info])))
             }
             Call::KernelSet {
                 kernel,
@@ -252,7 +265,7 @@ impl Session {
         }
     }
 
-    fn launch(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+    fn launch(&mut self, of: &FrameHeader, call: &Call<'_>) -> Result<Outcome, Code> {
         let Call::Launch {
             kernel,
             grid,

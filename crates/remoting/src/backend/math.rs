@@ -1,17 +1,17 @@
 //! Functions of libraries above the runtime, called as the table of `math` says.
 //!
-//! What a client sends is checked against the table: kinds of arguments, handles and their types, lengths of what the library reads and
-//! writes on this side. An address on the device is not checked, as none is that a kernel gets.
+//! Checks what a client sends against the table: kinds of arguments, handles and their types, lengths of what the library reads and
+//! writes on this host. It does not check addresses on the device, as it does not check those that kernels get.
 
 use super::jobs::Job;
 use super::math_call::{Buffers, Prepared, Slot};
 use super::math_libraries::{lock, Handles};
 use super::session::{done, Outcome, Session};
-use crate::call::{Argument, Call};
+use crate::call::{Call, MathArgument};
 use crate::codes::Code;
-use crate::frame::Header;
+use crate::frame::FrameHeader;
 use crate::math::{
-    table, Failure, Function, Kind, Size, ATTRIBUTE_BYTES_MAX, POINTER_ENTRY_BYTES,
+    table, Failure, Function, ParameterKind, Size, ATTRIBUTE_BYTES_MAX, POINTER_ENTRY_BYTES,
     SCALAR_BYTES_MAX,
 };
 use std::sync::MutexGuard;
@@ -21,16 +21,16 @@ const ATTRIBUTE_HANDLE: u64 = 0;
 const ATTRIBUTE_POINTER: u64 = 6;
 const ATTRIBUTE_DESCRIPTOR: u64 = 15;
 
-/// What the arguments of a call become, one after the other.
+/// Makes the library's arguments of a client's, one after the other.
 struct Unpacking<'a> {
     function: &'static Function,
-    arguments: &'a [Argument<'a>],
+    arguments: &'a [MathArgument<'a>],
     buffers: Buffers,
     handles: MutexGuard<'a, Handles>,
 }
 
 impl Session {
-    pub(super) fn math_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+    pub(super) fn math_call(&mut self, of: &FrameHeader, call: &Call<'_>) -> Result<Outcome, Code> {
         match call {
             Call::MathOpen {
                 library,
@@ -53,9 +53,9 @@ impl Session {
     /// Finds the function, and makes the library's arguments of the client's.
     fn prepare(
         &mut self,
-        of: &Header,
+        of: &FrameHeader,
         number: u16,
-        arguments: &[Argument<'_>],
+        arguments: &[MathArgument<'_>],
     ) -> Result<Prepared, Code> {
         let table = table();
         let function = table
@@ -87,7 +87,7 @@ impl Session {
         let mut slots = Vec::with_capacity(arguments.len());
         for (at, (kind, argument)) in function.kinds.iter().zip(arguments).enumerate() {
             let slot = match (kind, argument) {
-                (Kind::Stream { .. }, Argument::Word(stream)) => {
+                (ParameterKind::Stream { .. }, MathArgument::Word(stream)) => {
                     Slot::Int(self.stream(of, *stream)? as u64)
                 }
                 _ => unpacking
@@ -113,16 +113,16 @@ impl Session {
 
 /// Why a call is not made.
 enum Refusal {
-    /// It names a handle that is not there: making it may have failed.
+    /// It names an unknown handle; perhaps the call that makes the handle failed.
     Handle,
-    /// It does not keep to the table.
+    /// Its arguments are not those of the table.
     Violation,
 }
 
 impl Unpacking<'_> {
     fn word(&self, at: usize) -> u64 {
         match self.arguments.get(at) {
-            Some(Argument::Word(word)) => *word,
+            Some(MathArgument::Word(word)) => *word,
             _ => 0,
         }
     }
@@ -131,25 +131,32 @@ impl Unpacking<'_> {
         size.bytes(|at| self.word(at)).ok_or(Refusal::Violation)
     }
 
-    fn slot(&mut self, at: usize, kind: Kind, argument: Argument<'_>) -> Result<Slot, Refusal> {
+    fn slot(
+        &mut self,
+        at: usize,
+        kind: ParameterKind,
+        argument: MathArgument<'_>,
+    ) -> Result<Slot, Refusal> {
         match argument {
-            Argument::Word(word) => self.word_slot(kind, word),
-            Argument::Bytes(bytes) => {
+            MathArgument::Word(word) => self.word_slot(kind, word),
+            MathArgument::Bytes(bytes) => {
                 let room = match kind {
-                    Kind::Attribute => return self.attribute(at, bytes).map(Slot::Int),
-                    Kind::Scalar { bytes, .. } => bytes,
-                    Kind::In(size) => self.size(size)?,
-                    Kind::Value(bytes) | Kind::Both(bytes) | Kind::InOut(bytes) => bytes,
-                    Kind::Text => 0,
+                    ParameterKind::Attribute => return self.attribute(at, bytes).map(Slot::Int),
+                    ParameterKind::Scalar { bytes, .. } => bytes,
+                    ParameterKind::In(size) => self.size(size)?,
+                    ParameterKind::Value(bytes)
+                    | ParameterKind::Both(bytes)
+                    | ParameterKind::InOut(bytes) => bytes,
+                    ParameterKind::Text => 0,
                     _ => return Err(Refusal::Violation),
                 };
-                let comes_back = matches!(kind, Kind::Both(_) | Kind::InOut(_));
+                let comes_back = matches!(kind, ParameterKind::Both(_) | ParameterKind::InOut(_));
                 self.buffer(bytes, room, if comes_back { bytes.len() } else { 0 })
             }
-            Argument::Room(bytes) => {
+            MathArgument::Room(bytes) => {
                 let room = match kind {
-                    Kind::Result(size) | Kind::Out(size) => self.size(size)?,
-                    Kind::Attribute => self.attribute_room(at)?,
+                    ParameterKind::Result(size) | ParameterKind::Out(size) => self.size(size)?,
+                    ParameterKind::Attribute => self.attribute_room(at)?,
                     _ => return Err(Refusal::Violation),
                 };
                 self.buffer(&[], room.max(bytes as usize), bytes as usize)
@@ -157,16 +164,24 @@ impl Unpacking<'_> {
         }
     }
 
-    fn word_slot(&mut self, kind: Kind, word: u64) -> Result<Slot, Refusal> {
+    fn word_slot(&mut self, kind: ParameterKind, word: u64) -> Result<Slot, Refusal> {
         Ok(match kind {
-            Kind::Float | Kind::Double => Slot::Float(word),
-            Kind::Int { .. } | Kind::Word { .. } | Kind::Device => Slot::Int(word),
-            // Of the device, as the handle's pointer mode says; the library reads it there.
-            Kind::Scalar { .. } | Kind::Result(_) | Kind::Both(_) => Slot::Int(word),
-            Kind::Handle(_) if word == 0 => Slot::Int(0),
-            Kind::Handle(kind) => Slot::Int(self.handles.find(word, kind).ok_or(Refusal::Handle)?),
-            Kind::Old(kind) => Slot::Int(self.handles.take(word, kind).ok_or(Refusal::Handle)?),
-            Kind::New { handle, .. } => {
+            ParameterKind::Float | ParameterKind::Double => Slot::Float(word),
+            ParameterKind::Int { .. } | ParameterKind::Word { .. } | ParameterKind::Device => {
+                Slot::Int(word)
+            }
+            // An address on the device, by the handle's pointer mode; the library reads or writes there.
+            ParameterKind::Scalar { .. } | ParameterKind::Result(_) | ParameterKind::Both(_) => {
+                Slot::Int(word)
+            }
+            ParameterKind::Handle(_) if word == 0 => Slot::Int(0),
+            ParameterKind::Handle(kind) => {
+                Slot::Int(self.handles.find(word, kind).ok_or(Refusal::Handle)?)
+            }
+            ParameterKind::Old(kind) => {
+                Slot::Int(self.handles.take(word, kind).ok_or(Refusal::Handle)?)
+            }
+            ParameterKind::New { handle, .. } => {
                 if !self.handles.is_free(word) {
                     return Err(Refusal::Violation);
                 }
@@ -196,7 +211,7 @@ impl Unpacking<'_> {
             ATTRIBUTE_POINTER => self.pointers(bytes)?,
             ATTRIBUTE_HANDLE => self.handles_of(bytes, main)?,
             ATTRIBUTE_DESCRIPTOR => {
-                let Some(Kind::Handle(descriptor)) = self.function.kinds.first() else {
+                let Some(ParameterKind::Handle(descriptor)) = self.function.kinds.first() else {
                     return Err(Refusal::Violation);
                 };
                 self.handles_of(bytes, *descriptor)?
@@ -226,7 +241,7 @@ impl Unpacking<'_> {
         let (descriptor, attribute) = (self.word(0), self.word(1));
         let mut values = vec![0u128; bytes.len() / POINTER_ENTRY_BYTES];
         let mut elements = Vec::with_capacity(values.len() * 8);
-        for (entry, place) in bytes.chunks_exact(POINTER_ENTRY_BYTES).zip(&mut values) {
+        for (entry, kept) in bytes.chunks_exact(POINTER_ENTRY_BYTES).zip(&mut values) {
             let (address, value) = entry.split_at(8);
             if value[0] == 0 {
                 elements.extend_from_slice(address);
@@ -234,10 +249,10 @@ impl Unpacking<'_> {
             }
             let mut copy = [0; SCALAR_BYTES_MAX];
             copy.copy_from_slice(&value[1..]);
-            *place = u128::from_ne_bytes(copy);
-            elements.extend_from_slice(&(std::ptr::from_ref(place) as u64).to_le_bytes());
+            *kept = u128::from_ne_bytes(copy);
+            elements.extend_from_slice(&(std::ptr::from_ref(kept) as u64).to_le_bytes());
         }
-        // They stay as long as the attribute has them.
+        // The handle keeps the values for as long as the descriptor's attribute points to them.
         let kept = self.handles.keep(descriptor, attribute, values);
         kept.ok_or(Refusal::Handle)?;
         Ok(elements)
@@ -249,7 +264,7 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    fn refused(name: &str, at: usize, kind: Kind, arguments: &[Argument<'_>]) -> bool {
+    fn refused(name: &str, at: usize, kind: ParameterKind, arguments: &[MathArgument<'_>]) -> bool {
         let mut all = table().functions.iter();
         let function = all.find(|function| function.name == name).unwrap();
         assert_eq!(function.kinds[at], kind);
@@ -265,23 +280,26 @@ mod tests {
 
     #[test]
     fn what_does_not_keep_to_the_table_is_refused() {
-        let word = Argument::Word;
+        let word = MathArgument::Word;
         let cublas = table().handle("cublas").unwrap();
         let plan = |count, sizes| [word(0), word(count), sizes, word(0), word(1), word(1)];
-        let sizes = Kind::In(Size::Each(4, 1));
+        let sizes = ParameterKind::In(Size::Each(4, 1));
         let is_plan_refused =
             |count, given| refused("cufftPlanMany", 2, sizes, &plan(count, given));
-        assert!(!is_plan_refused(2, Argument::Bytes(&[0; 8])));
+        assert!(!is_plan_refused(2, MathArgument::Bytes(&[0; 8])));
         // The library would read more than was sent: it reads zeros.
-        assert!(!is_plan_refused(2, Argument::Bytes(&[0; 4])));
-        assert!(is_plan_refused(1 << 40, Argument::Bytes(&[0; 8])));
-        assert!(is_plan_refused(u64::MAX / 2, Argument::Bytes(&[0; 8])));
+        assert!(!is_plan_refused(2, MathArgument::Bytes(&[0; 4])));
+        assert!(is_plan_refused(1 << 40, MathArgument::Bytes(&[0; 8])));
+        assert!(is_plan_refused(u64::MAX / 2, MathArgument::Bytes(&[0; 8])));
         assert!(is_plan_refused(2, word(0x1000)));
-        assert!(is_plan_refused(2, Argument::Room(8)));
-        // A handle that is not there, none where a library handle is wanted, and what is no handle.
-        let handle = Kind::Handle(cublas);
-        for (argument, is_refused) in [(word(7), true), (Argument::Room(8), true), (word(0), false)]
-        {
+        assert!(is_plan_refused(2, MathArgument::Room(8)));
+        // An unknown handle, room instead of a handle, and a null handle, which the library refuses.
+        let handle = ParameterKind::Handle(cublas);
+        for (argument, is_refused) in [
+            (word(7), true),
+            (MathArgument::Room(8), true),
+            (word(0), false),
+        ] {
             let arguments = [argument, word(0)];
             assert_eq!(
                 refused("cublasSetPointerMode_v2", 0, handle, &arguments),
@@ -291,8 +309,8 @@ mod tests {
         assert!(refused(
             "cublasGetVersion_v2",
             1,
-            Kind::Out(Size::Fixed(4)),
-            &[word(0), Argument::Room(u32::MAX)]
+            ParameterKind::Out(Size::Fixed(4)),
+            &[word(0), MathArgument::Room(u32::MAX)]
         ));
     }
 }

@@ -1,7 +1,7 @@
 //! A call of a library's function: arguments in registers and on the stack, as C passes them.
 
 use super::math_libraries::{lock, Handles};
-use crate::call::Value;
+use crate::call::CallValue;
 use crate::codes::Code;
 use crate::limits::BODY_BYTES_MAX;
 use crate::math::{Failure, Gives, FLOAT_REGISTERS, INT_REGISTERS};
@@ -22,20 +22,21 @@ pub(super) enum Slot {
     Float(u64),
 }
 
-/// Memory of the arguments of one call that are addresses of the host.
+/// Memory for those arguments of one call that are addresses of the host.
 #[derive(Default)]
 pub(super) struct Buffers {
     /// As 16-byte words, so that every type is aligned.
     memory: Vec<Vec<u128>>,
     bytes: usize,
-    /// Which of them come back, and how many bytes.
+    /// Buffers whose bytes go back to the client: position in `memory`, and how many bytes.
     back: Vec<(usize, usize)>,
-    /// Where the library puts new handles: the client's number, the type, the buffer.
+    /// Buffers to which the library writes new handles: the client's number, the type, position in `memory`.
     handles: Vec<(u64, u8, usize)>,
 }
 
 impl Buffers {
-    /// Copies bytes to a buffer of at least so much room; gives its address. `None` if the call has too many.
+    /// Copies bytes to a buffer of at least `room` bytes, of which `back` go back to the client; gives its address. `None` if the call
+    /// has too many.
     pub(super) fn add(&mut self, bytes: &[u8], room: usize, back: usize) -> Option<u64> {
         let room = room.max(bytes.len());
         self.bytes = self.bytes.checked_add(room)?;
@@ -56,7 +57,7 @@ impl Buffers {
         Some(address)
     }
 
-    /// A place for a new handle.
+    /// Makes a buffer for a new handle; gives its address.
     pub(super) fn add_handle(&mut self, number: u64, kind: u8) -> u64 {
         let memory = vec![0; 1];
         let address = memory.as_ptr() as u64;
@@ -83,10 +84,11 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Makes it, and notes the handles that it made.
+    /// Makes the call, and notes the handles that it made.
     fn make(&self) -> u64 {
-        // SAFETY: the address is that of the function of this name; `math` has made the arguments as the table says, which is made from
-        // the function's prototype. What the library does with what a client says is done in a process that has nothing of anybody else's.
+        // SAFETY: `Math::address` found the address under the function's name in its library, which stays loaded. `math` has made the
+        // arguments as the table says, which is made from the function's prototype; the buffers to which they point live in `self`. What
+        // the library does with the values of a client, it does in a process that has nothing of other clients.
         let result = unsafe { invoke(self.address, &self.slots) };
         if result as i32 == 0 {
             let mut handles = lock(&self.handles);
@@ -99,11 +101,12 @@ impl Prepared {
         result
     }
 
-    /// Makes it for somebody who waits.
-    pub(super) fn call(&self) -> Value {
+    /// Makes the call for a client that waits; gives its result.
+    pub(super) fn call(&self) -> CallValue {
         let result = self.make();
         let bytes = match self.gives {
-            // SAFETY: such a function gives null or a text that the library has for ever.
+            // SAFETY: a function that gives a text gives null, which the guard excludes, or a C string that its library keeps while it is
+            // loaded, and it stays loaded.
             Gives::Text if result != 0 => unsafe { CStr::from_ptr(result as *const c_char) }
                 .to_bytes()
                 .to_vec(),
@@ -113,10 +116,10 @@ impl Prepared {
                     .collect()
             }
         };
-        Value::Math { result, bytes }
+        CallValue::Math { result, bytes }
     }
 
-    /// Makes it for nobody who waits; a failure is told later.
+    /// Makes the call for a client that does not wait; a later answer has its error.
     pub(super) fn call_quietly(&self) -> Result<(), Code> {
         match (self.gives, self.make() as i32) {
             (Gives::Status | Gives::Waits { .. }, status) if status != 0 => Err(Code(
@@ -131,8 +134,8 @@ impl Prepared {
     }
 }
 
-/// The type of every function, as far as the processor is concerned: registers that it does not use, and words of the stack behind its
-/// arguments, are not its business.
+/// Calls a function by a type that has all registers for arguments and many words of the stack. A function ignores those for which it has
+/// no parameters.
 macro_rules! call {
     ($address:expr, $ints:ident [$($int:literal)*], $floats:ident [$($float:literal)*], $stack:ident [$($word:literal)*]) => {{
         type Function = unsafe extern "C" fn($(call!(@int $int),)* $(call!(@float $float),)* $(call!(@int $word),)*) -> u64;
@@ -243,7 +246,7 @@ mod tests {
             float(2.0),
             Slot::Int(1_000_000),
         ];
-        // SAFETY: the function takes these.
+        // SAFETY: `sum` takes arguments of these types in this order.
         let result = unsafe { invoke(sum as *const () as usize, &slots) };
         assert_eq!(f64::from_bits(result), 1_111_110.0 - 12.0 + 2.75);
     }
@@ -264,7 +267,7 @@ mod tests {
         let mut buffers = Buffers::default();
         let address = buffers.add(b"abc", 0, 2).unwrap();
         assert_eq!(address % 16, 0);
-        // SAFETY: the buffer ends with zeros.
+        // SAFETY: `buffers` keeps the buffer, which ends with zeros.
         assert_eq!(unsafe { CStr::from_ptr(address as *const c_char) }, c"abc");
         assert_eq!(buffers.back, [(0, 2)]);
         assert_eq!(buffers.add(&[], BODY_BYTES_MAX, 0), None);

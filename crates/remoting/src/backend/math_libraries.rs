@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A symbol that only the libraries have that stand in for NVIDIA's.
+/// A symbol that only rgaps's own libraries have, which stand in for NVIDIA's.
 const OWN: &CStr = c"rgaps_math_called";
 /// A handle of a library.
 pub(super) struct Held {
@@ -109,7 +109,7 @@ impl Math {
 
 fn load(name: &str) -> Result<Library, String> {
     let found = Library::open(OsStr::new(name))?;
-    // Its calls would come back here.
+    // rgaps's own library would send the calls to this server again.
     match found.symbol(OWN) {
         None => Ok(found),
         Some(_) => Err(format!(

@@ -1,7 +1,7 @@
 //! The device memory that a client may name.
 //!
 //! Copies and fills are made only inside it, so that a client cannot have the driver read or write the backend's own
-//! memory. (A kernel is not held back so; it runs in this client's process, which has nothing of anybody else's.)
+//! memory. (This does not bind kernels; they run in this client's process, which has nothing of other clients.)
 
 use crate::codes::Code;
 use crate::extent::{Extent, Pitched};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 struct Range {
     bytes: u64,
     device: u16,
-    /// It was allocated and counts; variables of libraries do not.
+    /// Whether it is an allocation, which counts towards the limit; variables of libraries do not.
     is_counted: bool,
 }
 
@@ -65,12 +65,12 @@ impl Memory {
         self.used += bytes;
     }
 
-    /// It is gone.
+    /// Call when memory that has no address was freed: ends its count.
     pub(crate) fn discount(&mut self, bytes: u64) {
         self.used -= bytes;
     }
 
-    /// A variable of a library. It stays known when its library is unloaded: the driver then refuses it.
+    /// Adds a variable of a library. It stays when its library is unloaded: the driver then refuses it.
     pub(crate) fn add_variable(&mut self, address: u64, bytes: u64, device: u16) {
         let range = Range {
             bytes,
@@ -124,7 +124,7 @@ impl Memory {
         }
     }
 
-    /// The same for rows.
+    /// Whether all rows of an extent are the client's.
     pub(crate) fn check_rows(&self, at: &Pitched, extent: &Extent) -> Result<(), Code> {
         self.check(at.address, span(at, extent).ok_or(Code::INVALID_VALUE)?)
     }

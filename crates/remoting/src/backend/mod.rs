@@ -1,9 +1,9 @@
 //! A process that makes the calls of one client, and ends with it.
 //!
 //! Several threads share the connection. One at a time, the reader, takes frames in the order in which they came, and makes
-//! their calls. A call that waits for the GPU is waited for by the thread that took it, which lets go of the reader's lock
-//! first: another thread goes on reading ("leader and followers"). So the driver sees calls in the client's order, and no
-//! thread waits for another's GPU work.
+//! their calls. If a call waits for the GPU, the thread that took it releases the reader's lock and waits; another thread goes
+//! on reading ("leader and followers"). So the driver sees calls in the client's order, and no thread waits for another's GPU
+//! work.
 mod apart;
 mod api;
 mod array_calls;
@@ -34,12 +34,12 @@ mod topics;
 pub(crate) use stripes::hand_over;
 
 use crate::board::{Counts, WaitingTime};
-use crate::call::{Answer, Call, Value, Welcome};
+use crate::call::{Call, CallAnswer, CallValue, Welcome};
 use crate::codes::Code;
 use crate::communicator::silence::Silence;
 use crate::descriptor;
 use crate::extent::row;
-use crate::frame::{Header, Violation, HEADER_BYTES};
+use crate::frame::{FrameHeader, Violation, HEADER_BYTES};
 use crate::limits::{
     CLIENT_THREADS_MAX, IMAGE_BYTES_MAX, SILENCE_LOOK, STRIPED_BYTES_MIN, STRIPES_MAX,
 };
@@ -69,7 +69,7 @@ use topics::Topics;
 const READ_BUFFER_BYTES: usize = 256 << 10;
 /// Bytes of a piece when bytes are read and thrown away.
 const DRAIN_BYTES: usize = 64 << 10;
-/// Of the threads that make calls, as much as a main thread usually has: libraries compile code in them.
+/// Stack of the threads that make calls: as much as a main thread usually has, since libraries compile code on them.
 const STACK_BYTES: usize = 8 << 20;
 /// How often the server's copy of the counters is renewed.
 const BOARD_INTERVAL: Duration = Duration::from_millis(200);
@@ -104,11 +104,12 @@ pub enum BackendError {
     Connection(#[from] io::Error),
 }
 
-/// What the reader owns.
+/// The state that only the reader uses.
 struct Core {
     reader: BufReader<Reading>,
     session: Session,
     staging: Option<Staging>,
+    /// The first failed quiet call of each of the client's threads, until an answer reports it.
     deferred: HashMap<u16, Code>,
 }
 
@@ -120,7 +121,7 @@ struct Shared {
     /// Held while an answer is written.
     writing: Mutex<()>,
     stripes: Arc<Stripes>,
-    /// Staging buffers of threads that have brought bytes before.
+    /// Staging buffers that no thread uses.
     spare: Mutex<Vec<Staging>>,
     /// Threads that wait to read.
     idle: AtomicUsize,
@@ -198,32 +199,32 @@ fn start(options: &BackendOptions) -> Result<(Arc<Api>, crate::call::Inventory),
     let library = Library::driver()?;
     let mut api = Api::resolve(&library);
     if !options.is_pinning {
-        // As with a driver that cannot.
+        // As with a driver that cannot pin memory.
         api.host_register = None;
     }
     let api = Arc::new(api);
-    let told = |code: Code| format!("its CUDA driver gives error {}", code.0);
+    let failed = |code: Code| format!("its CUDA driver gives error {}", code.0);
     // SAFETY: cuInit takes 0.
-    unsafe { cu!(api, init(0)) }.map_err(told)?;
-    let inventory = inventory::inventory(&api, options.memory_limit).map_err(told)?;
+    unsafe { cu!(api, init(0)) }.map_err(failed)?;
+    let inventory = inventory::inventory(&api, options.memory_limit).map_err(failed)?;
     Ok((api, inventory))
 }
 
 fn greet(socket: &Socket, welcome: &Welcome) -> io::Result<()> {
     let body = postcard::to_stdvec(welcome).map_err(io::Error::other)?;
-    let header = Header {
+    let header = FrameHeader {
         length: body.len() as u32,
-        ..Header::default()
+        ..FrameHeader::default()
     };
     write_all(socket, [&header.encode(), &body]).map(drop)
 }
 
 /// Has the kernel end this process when the server ends, however that ends.
 fn end_with_parent(parent: u32) {
-    // SAFETY: a setting of this process.
+    // SAFETY: the call sets a number of this process; no memory is involved.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     if std::os::unix::process::parent_id() != parent {
-        // It ended before.
+        // The server ended before the call.
         std::process::exit(0);
     }
 }
@@ -292,7 +293,7 @@ impl Shared {
         }
     }
 
-    /// Sees to it that somebody reads while this thread waits for the GPU.
+    /// Ensures that a thread reads while this one waits for the GPU.
     fn replace_reader(self: &Arc<Self>) -> io::Result<()> {
         if self.idle.load(Ordering::Acquire) > 0 {
             return Ok(());
@@ -314,7 +315,10 @@ impl Shared {
     }
 
     /// Makes calls until one has to wait; `None` at the end of the connection.
-    fn read_until_job(&self, core: &mut Core) -> Result<Option<(Header, Job, Code)>, BackendError> {
+    fn read_until_job(
+        &self,
+        core: &mut Core,
+    ) -> Result<Option<(FrameHeader, Job, Code)>, BackendError> {
         loop {
             if core.reader.buffer().is_empty() {
                 self.socket.spin();
@@ -325,7 +329,7 @@ impl Shared {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
                 Err(error) => return Err(error.into()),
             }
-            let of = Header::decode(&bytes)?;
+            let of = FrameHeader::decode(&bytes)?;
             let mut body = vec![0; of.length as usize];
             core.reader.read_exact(&mut body)?;
             let call = decode(&body)?;
@@ -346,7 +350,7 @@ impl Shared {
             if of.is_quiet() {
                 match result {
                     Ok(Outcome::Now(_)) => {}
-                    // A quiet call that has to wait, or gives something, is none.
+                    // A call that waits or gives memory cannot be quiet.
                     Ok(Outcome::Later(_) | Outcome::Shared(_)) => {
                         return Err(Violation("a call that waits is quiet").into())
                     }
@@ -364,7 +368,7 @@ impl Shared {
                 }
                 Ok(Outcome::Later(job)) => return Ok(Some((of, job, deferred))),
                 Ok(Outcome::Shared(memory)) => self.answer_with(&of, deferred, &memory)?,
-                Err(code) => self.answer(&of, code, deferred, Value::Nothing)?,
+                Err(code) => self.answer(&of, code, deferred, CallValue::Nothing)?,
             }
         }
     }
@@ -373,7 +377,7 @@ impl Shared {
     fn make(
         &self,
         core: &mut Core,
-        of: &Header,
+        of: &FrameHeader,
         call: &Call<'_>,
     ) -> Result<Result<Outcome, Code>, BackendError> {
         match call {
@@ -419,8 +423,8 @@ impl Shared {
         }
     }
 
-    /// Waits for what a job is about, and answers.
-    fn finish(&self, of: &Header, job: &Job, deferred: Code) -> Result<(), BackendError> {
+    /// Waits for a job, and answers.
+    fn finish(&self, of: &FrameHeader, job: &Job, deferred: Code) -> Result<(), BackendError> {
         let waited = self.waiting.of(|| job.wait(&self.api));
         if let Job::FinishCopy { copy, start, bytes } = job {
             let sent = self.finish_copy(of, deferred, waited, (*start, *bytes));
@@ -430,15 +434,15 @@ impl Shared {
         if let Job::Topic(work) = job {
             let (code, value) = match self.waiting.of(work) {
                 Ok(value) => (Code::SUCCESS, value),
-                Err(Refused { code, reason }) => (code, Value::Text(reason)),
+                Err(Refused { code, reason }) => (code, CallValue::Text(reason)),
             };
             self.async_copies.settle(&self.api);
             return Ok(self.answer(of, code, deferred, value)?);
         }
         let value = match job {
-            Job::Function => Value::Number(functions::next()),
+            Job::Function => CallValue::Number(functions::next()),
             Job::Math(prepared) => self.waiting.of(|| prepared.call()),
-            _ => Value::Nothing,
+            _ => CallValue::Nothing,
         };
         self.async_copies.settle(&self.api);
         match (job, waited) {
@@ -453,14 +457,14 @@ impl Shared {
     /// Sends the bytes of a region.
     fn finish_copy(
         &self,
-        of: &Header,
+        of: &FrameHeader,
         deferred: Code,
         waited: Result<(), Code>,
         (start, bytes): (u64, u64),
     ) -> io::Result<()> {
         let _writing = lock(&self.writing);
         if let Err(code) = waited {
-            return self.write(of, code, deferred, Value::Nothing, (0, &[]));
+            return self.write(of, code, deferred, CallValue::Nothing, (0, &[]));
         }
         let stripes = self.stripes_for(bytes);
         self.promise(of, deferred, (bytes, stripes.len()))?;
@@ -491,21 +495,27 @@ impl Shared {
     }
 
     /// Writes an answer that says how many bytes follow, and over how many stripes. The caller holds `writing`.
-    fn promise(&self, of: &Header, deferred: Code, promised: (u64, usize)) -> io::Result<()> {
-        let frame = frame(of, Code::SUCCESS, deferred, Value::Nothing, promised)?;
+    fn promise(&self, of: &FrameHeader, deferred: Code, promised: (u64, usize)) -> io::Result<()> {
+        let frame = frame(of, Code::SUCCESS, deferred, CallValue::Nothing, promised)?;
         self.bytes_out
             .fetch_add(frame.len() as u64 + promised.0, Ordering::Relaxed);
         write_all(&self.socket, [&frame, &[]]).map(drop)
     }
 
-    fn answer(&self, of: &Header, code: Code, deferred: Code, value: Value) -> io::Result<()> {
+    fn answer(
+        &self,
+        of: &FrameHeader,
+        code: Code,
+        deferred: Code,
+        value: CallValue,
+    ) -> io::Result<()> {
         let _writing = lock(&self.writing);
         self.write(of, code, deferred, value, (0, &[]))
     }
 
     /// Answers, and sends a descriptor.
-    fn answer_with(&self, of: &Header, deferred: Code, memory: &OwnedFd) -> io::Result<()> {
-        let frame = frame(of, Code::SUCCESS, deferred, Value::Memory, (0, 0))?;
+    fn answer_with(&self, of: &FrameHeader, deferred: Code, memory: &OwnedFd) -> io::Result<()> {
+        let frame = frame(of, Code::SUCCESS, deferred, CallValue::Memory, (0, 0))?;
         let _writing = lock(&self.writing);
         if !self.socket.is_local() {
             return write_all(&self.socket, [&frame, &[]]).map(drop);
@@ -517,10 +527,10 @@ impl Shared {
     /// Writes an answer and the first of `total` bytes behind it. The caller holds `writing`.
     fn write(
         &self,
-        of: &Header,
+        of: &FrameHeader,
         code: Code,
         deferred: Code,
-        value: Value,
+        value: CallValue,
         (total, first): (u64, &[u8]),
     ) -> io::Result<()> {
         let frame = frame(of, code, deferred, value, (total, 0))?;
@@ -530,24 +540,24 @@ impl Shared {
     }
 }
 
-/// An answer before the bytes behind it, or of which so many travel over stripes.
+/// Encodes an answer with `bulk` bytes behind it, or over `stripes` stripes if that is not 0.
 fn frame(
-    of: &Header,
+    of: &FrameHeader,
     code: Code,
     deferred: Code,
-    value: Value,
+    value: CallValue,
     (bulk, stripes): (u64, usize),
 ) -> io::Result<Vec<u8>> {
-    let answer = Answer {
+    let answer = CallAnswer {
         code: code.0,
         deferred: deferred.0,
         value,
     };
     let mut frame =
         postcard::to_extend(&answer, vec![0; HEADER_BYTES]).map_err(io::Error::other)?;
-    let header = Header {
+    let header = FrameHeader {
         length: (frame.len() - HEADER_BYTES) as u32,
-        flags: Header::striped(stripes),
+        flags: FrameHeader::striped(stripes),
         bulk,
         ..*of
     };
@@ -568,20 +578,20 @@ fn decode(body: &[u8]) -> Result<Call<'_>, Violation> {
 /// A call as it crosses the connection, for the fuzzer's corpus.
 pub fn encode_for_fuzzing(call: &Call<'_>) -> Vec<u8> {
     let body = postcard::to_stdvec(call).expect("calls can be written");
-    let header = Header {
+    let header = FrameHeader {
         length: body.len() as u32,
-        ..Header::default()
+        ..FrameHeader::default()
     };
     [&header.encode()[..], &body].concat()
 }
 
-/// What a client's bytes meet first, for the fuzzer: a header, and a call behind it.
+/// Decodes a header and the call behind it, as a backend does first with a client's bytes; for the fuzzer.
 pub fn decode_for_fuzzing(bytes: &[u8]) {
     let Some((header, body)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
         return;
     };
-    if let Ok(header) = Header::decode(header) {
-        assert_eq!(Header::decode(&header.encode()), Ok(header));
+    if let Ok(header) = FrameHeader::decode(header) {
+        assert_eq!(FrameHeader::decode(&header.encode()), Ok(header));
     }
     if let Ok(call) = decode(body) {
         let again = postcard::to_stdvec(&call).expect("what was read can be written");

@@ -5,7 +5,7 @@ use super::handles::Pool;
 use super::session::{done, number, Outcome, Session};
 use crate::call::Call;
 use crate::codes::Code;
-use crate::frame::Header;
+use crate::frame::FrameHeader;
 use std::ffi::{c_int, c_void};
 
 const PINNED: c_int = 1;
@@ -16,7 +16,7 @@ const INT_ATTRIBUTES: [u32; 3] = [1, 2, 3];
 const ATTRIBUTE_MAX: u32 = 8;
 
 impl Session {
-    pub(super) fn pool_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+    pub(super) fn pool_call(&mut self, of: &FrameHeader, call: &Call<'_>) -> Result<Outcome, Code> {
         let api = self.api.clone();
         match *call {
             Call::PoolDefault { pool } => {
@@ -32,7 +32,7 @@ impl Session {
             }
             Call::PoolDestroy { pool } => {
                 let raw = self.pools.remove(pool)?;
-                // SAFETY: a pool of this session, which nobody can name any more.
+                // SAFETY: a pool of this session, just taken out of its table, so no later call uses it.
                 done(unsafe { cu!(api, pool_destroy(raw)) })
             }
             Call::PoolUse { pool } => {
@@ -69,7 +69,7 @@ impl Session {
 
     fn allocate_from(
         &mut self,
-        of: &Header,
+        of: &FrameHeader,
         bytes: u64,
         pool: u64,
         stream: u64,

@@ -1,8 +1,8 @@
 //! Host memory that a client of this host shares with its backend: what it copies from or to such memory crosses no socket.
 //!
 //! The backend makes a region, has the driver pin it, and sends the client its descriptor. Seals keep its size, so a client
-//! cannot take pages away under a copy. What is in a region is only ever copied to and from GPUs: nothing in it is
-//! believed. Copies name a region, an offset and an extent, which are checked against the region's size.
+//! cannot take pages away under a copy. The backend only copies the bytes of a region to and from GPUs, and never interprets
+//! them. Copies name a region, an offset and an extent, which are checked against the region's size.
 
 use super::api::{cu, Api};
 use super::memory::span;
@@ -19,11 +19,11 @@ const EVENT_WITHOUT_TIMES: u32 = 2;
 struct Region {
     start: u64,
     bytes: u64,
-    /// The device in whose context it is pinned, for all devices.
+    /// The device in whose context it is pinned, for all devices; `None` if it is not.
     pinned_by: Option<u16>,
 }
 
-/// What an event stands behind: a copy that the client has numbered, or the last one of a thread.
+/// The copy behind which an event is recorded: one that the client has numbered, or the last one of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Mark {
     /// By its number.
@@ -42,7 +42,7 @@ pub(crate) struct Regions {
     marked: HashMap<Mark, (u16, usize)>,
 }
 
-/// Memory of a size that stays.
+/// Makes shared memory whose size is sealed.
 fn sealed_memory(bytes: u64) -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a C string.
@@ -67,7 +67,7 @@ fn sealed_memory(bytes: u64) -> io::Result<OwnedFd> {
 
 impl Region {
     fn map(memory: &OwnedFd, bytes: u64) -> io::Result<Region> {
-        // SAFETY: a new mapping where the kernel likes.
+        // SAFETY: a new mapping. The kernel chooses free addresses, so it replaces nothing.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -88,7 +88,7 @@ impl Region {
         }
     }
 
-    /// Has the driver pin it, so that copies run beside the calls that follow. One that is not pinned is not used: a copy
+    /// Has the driver pin the region, so that copies run beside the calls that follow. A region that is not pinned is not used: a copy
     /// to it would keep all threads waiting.
     fn pin(&mut self, api: &Api, device: u16) -> Result<(), Code> {
         if self.pinned_by.is_some() {
@@ -101,12 +101,15 @@ impl Region {
         Ok(())
     }
 
-    fn unmap(self, api: &Api) -> Result<(), Code> {
+    /// Ends the mapping. If the driver does not unpin it, the mapping stays: the driver would still copy to its old pages after other
+    /// memory has its addresses.
+    fn unmap(&self, api: &Api) -> Result<(), Code> {
         if self.pinned_by.is_some() {
             // SAFETY: `pin` registered this address.
             unsafe { cu!(api, host_unregister(self.start as *mut _))? };
         }
-        // SAFETY: the mapping is this region's, which ends here; the driver has just let go of it.
+        // SAFETY: `map` made this mapping for this region, which our caller drops next. The driver has it pinned no longer: it was just
+        // unregistered, or never registered, or the device was reset that had pinned it.
         unsafe { libc::munmap(self.start as *mut _, self.bytes as usize) };
         Ok(())
     }
@@ -141,12 +144,15 @@ impl Regions {
 
     /// Gives a region back. The client has waited for the copies that use it; if it has not, the driver does.
     pub(crate) fn release(&mut self, api: &Api, region: u64) -> Result<(), Code> {
-        let gone = self.regions.remove(&region).ok_or(Code::INVALID_HANDLE)?;
-        self.bytes -= gone.bytes;
-        gone.unmap(api)
+        let found = self.regions.get(&region).ok_or(Code::INVALID_HANDLE)?;
+        // A region that cannot be unmapped still counts, and can be released again.
+        found.unmap(api)?;
+        self.bytes -= found.bytes;
+        self.regions.remove(&region);
+        Ok(())
     }
 
-    /// Where rows of a region lie in this process, if all of them are inside it; its address is an offset.
+    /// Where rows of a region are in this process, if all of them are inside it. The address of `at` is an offset in the region.
     pub(crate) fn locate(
         &mut self,
         api: &Api,
@@ -210,8 +216,7 @@ impl Regions {
             .collect())
     }
 
-    /// Forgets what a device that was reset knew: nothing runs there any more, and what it had pinned is pinned again when it
-    /// is used.
+    /// Forgets the events of a device that was reset. Regions that it had pinned are pinned again at their next use.
     pub(crate) fn reset(&mut self, device: u16) {
         self.events.retain(|(of, _), _| *of != device);
         self.marked.retain(|_, (of, _)| *of != device);
@@ -237,6 +242,10 @@ mod tests {
     }
 
     unsafe extern "C" fn refuse(_: *mut c_void, _: usize, _: c_uint) -> c_int {
+        801
+    }
+
+    unsafe extern "C" fn refuse_to_unregister(_: *mut c_void) -> c_int {
         801
     }
 
@@ -305,6 +314,21 @@ mod tests {
         assert!(regions.share(&api, 0, 2, SHARED_BYTES_MAX).is_err());
         assert_eq!(regions.release(&api, 1), Ok(()));
         assert_eq!(regions.release(&api, 1), Err(Code::INVALID_HANDLE));
+        assert_eq!((regions.bytes, regions.regions.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_the_driver_does_not_unpin_still_counts() {
+        let refusing = Api {
+            host_unregister: Some(refuse_to_unregister),
+            ..api()
+        };
+        let mut regions = Regions::default();
+        regions.share(&refusing, 0, 1, 4096).unwrap();
+        let refused = regions.release(&refusing, 1);
+        assert_eq!(refused, Err(Code::NOT_SUPPORTED));
+        assert_eq!((regions.bytes, regions.regions.len()), (4096, 1));
+        assert_eq!(regions.release(&api(), 1), Ok(()));
         assert_eq!((regions.bytes, regions.regions.len()), (0, 0));
     }
 

@@ -1,4 +1,4 @@
-//! Copies and fills of rows and layers, made of what the driver has for rows.
+//! Copies and fills of rows and layers, by the driver's functions for rows.
 
 use super::api::{cu, Api};
 use crate::codes::Code;
@@ -15,7 +15,7 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    /// What the driver is told of a layer.
+    /// This side of the driver's copy of one layer.
     fn layer(&self, layer: u64, width_bytes: u64) -> CopySide {
         let (Side::Device(at) | Side::Host(at)) = self;
         let address = at.address + layer * at.layer_bytes;
@@ -65,8 +65,8 @@ pub(crate) fn copy(
             height: extent.height as usize,
             depth: 1,
         };
-        // SAFETY: the callers of this function checked that both ranges are device memory or arrays of the session, or staging of
-        // the backend, which they keep until the copy is done.
+        // SAFETY: each side is device memory or an array of the session, which the caller checked (`Session::target`, `Session::origin`),
+        // or a staging buffer or region of the backend with as many bytes, which stays mapped until the driver has finished with it.
         unsafe { cu!(api, copy_3d(&one, stream))? };
     }
     Ok(())
@@ -84,8 +84,8 @@ pub(crate) fn between(
 ) -> Result<(), Code> {
     if extent.height == 1 && extent.depth == 1 && device.array == 0 {
         let (there, here, bytes) = (device.address, host.address, extent.width_bytes as usize);
-        // SAFETY: the caller checked that the range is device memory of the session, and keeps the host's until the copy is
-        // done.
+        // SAFETY: `there` is device memory of the session, which the caller checked (`Session::target`, `Session::origin`); `here` has
+        // `bytes` bytes of a staging buffer or region, which stays mapped until the driver has finished with it.
         return unsafe {
             match is_in {
                 true => cu!(api, copy_in(there, here as *const _, bytes, stream)),
@@ -115,7 +115,7 @@ pub(crate) fn fill(
     let is_row = extent.height == 1 && extent.depth == 1;
     let count = extent.width_bytes as usize / usize::from(width.max(1));
     if is_row {
-        // SAFETY: the caller checked that the range is device memory of the session.
+        // SAFETY: `Session::copy_call`, the only caller, checked that the row is device memory of the session.
         return unsafe {
             match width {
                 1 => cu!(api, fill_8(to.address, value as u8, count, stream)),
@@ -129,7 +129,7 @@ pub(crate) fn fill(
         let address = to.address + layer * to.layer_bytes;
         let (pitch, height) = (to.row_bytes as usize, extent.height as usize);
         let (short, byte) = (value as u16, value as u8);
-        // SAFETY: the caller checked that all layers are device memory of the session.
+        // SAFETY: `Session::copy_call`, the only caller, checked that all layers are device memory of the session.
         unsafe {
             match width {
                 1 => cu!(api, fill_2d_8(address, pitch, byte, count, height, stream)),

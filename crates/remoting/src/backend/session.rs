@@ -1,7 +1,10 @@
 //! The client's handles, and the calls that the driver answers at once.
 //!
-//! One thread owns this and makes the calls of all threads in the order in which they came. What waits for the GPU is
-//! handed to `jobs` with the driver's own handles.
+//! One thread at a time, the reader, has the session, and makes the calls of all threads in the order in which they came. A call that
+//! waits for the GPU becomes a job (`jobs`) with the driver's own handles.
+//!
+//! A handle "of this session" is the driver's, which a table here has under the client's number, from the call that makes it to
+//! the one that destroys it, which takes it out of the table first.
 
 use super::api::{cu, Api};
 use super::arrays::Arrays;
@@ -15,10 +18,10 @@ use super::memory::Memory;
 use super::regions::Regions;
 use super::rows;
 use super::topics::Topics;
-use crate::call::{Call, Value};
+use crate::call::{Call, CallValue};
 use crate::codes::Code;
 use crate::extent::{row, Extent, Pitched};
-use crate::frame::Header;
+use crate::frame::FrameHeader;
 use crate::limits::HANDLES_MAX;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -28,17 +31,17 @@ use std::sync::Arc;
 /// Handles up to this one mean a stream of the current device: default, legacy, per-thread.
 const PER_THREAD: u64 = 2;
 thread_local! {
-    /// The device whose context is current on this thread, and since which reset.
+    /// The device whose context is current on this thread, and the epoch in which the thread entered it.
     static ENTERED: Cell<Option<(u64, u16)>> = const { Cell::new(None) };
 }
 
-/// What a call comes to.
+/// What a call gives.
 pub(crate) enum Outcome {
     /// The answer.
-    Now(Value),
-    /// Something that waits for the GPU.
+    Now(CallValue),
+    /// A job that waits; the answer comes after it.
     Later(Job),
-    /// Memory that the client is to have, too.
+    /// Memory that the answer hands to the client.
     Shared(OwnedFd),
 }
 
@@ -64,11 +67,11 @@ pub(crate) struct Session {
 }
 
 pub(super) fn number(value: u64) -> Result<Outcome, Code> {
-    Ok(Outcome::Now(Value::Number(value)))
+    Ok(Outcome::Now(CallValue::Number(value)))
 }
 
 pub(super) fn done(result: Result<(), Code>) -> Result<Outcome, Code> {
-    result.map(|()| Outcome::Now(Value::Nothing))
+    result.map(|()| Outcome::Now(CallValue::Nothing))
 }
 
 impl Session {
@@ -123,8 +126,8 @@ impl Session {
         Ok(context)
     }
 
-    /// The driver's handle of a stream, as this thread means it.
-    pub(crate) fn stream(&mut self, of: &Header, stream: u64) -> Result<usize, Code> {
+    /// The driver's handle of a stream, as the client's calling thread means it.
+    pub(crate) fn stream(&mut self, of: &FrameHeader, stream: u64) -> Result<usize, Code> {
         if stream < PER_THREAD {
             return Ok(stream as usize);
         }
@@ -132,7 +135,7 @@ impl Session {
             let found = self.streams.get(&stream).ok_or(Code::INVALID_HANDLE)?;
             return Ok(found.1);
         }
-        // The driver's own would be the backend's thread's, which all threads share.
+        // The driver's per-thread stream would be that of a thread of the backend, which serves several of the client's.
         if let Some(raw) = self.per_thread.get(&(of.thread, of.device)) {
             return Ok(*raw);
         }
@@ -148,8 +151,8 @@ impl Session {
         Ok(found.1)
     }
 
-    /// Makes a call that has no bytes behind it, or hands back what waits.
-    pub(crate) fn dispatch(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+    /// Makes a call that has no bytes behind it, or a job of it if it waits.
+    pub(crate) fn dispatch(&mut self, of: &FrameHeader, call: &Call<'_>) -> Result<Outcome, Code> {
         self.enter(of.device)?;
         match call {
             Call::Allocate { .. }
@@ -206,8 +209,8 @@ impl Session {
         }
     }
 
-    /// The same for what orders work, and for topics.
-    fn dispatch_ordered(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+    /// Makes calls that order work, and those of topics.
+    fn dispatch_ordered(&mut self, of: &FrameHeader, call: &Call<'_>) -> Result<Outcome, Code> {
         match call {
             Call::CaptureBegin { .. }
             | Call::CaptureEnd { .. }
@@ -241,12 +244,12 @@ impl Session {
             | Call::TopicReceive { .. }
             | Call::TopicRelease { .. }
             | Call::TopicLeave { .. } => self.topic_call(of, call),
-            // Calls with bytes behind them, which the caller of this function has.
+            // Calls with bytes behind them, which `Shared::make` makes.
             _ => Err(Code::INVALID_VALUE),
         }
     }
 
-    fn memory_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+    fn memory_call(&mut self, of: &FrameHeader, call: &Call<'_>) -> Result<Outcome, Code> {
         let api = self.api.clone();
         let mut address = 0;
         match *call {
@@ -268,7 +271,7 @@ impl Session {
             }
             Call::Free { address } => {
                 self.memory.is_allocation(address)?;
-                // SAFETY: an allocation of this session, which is forgotten with it.
+                // SAFETY: an allocation of this session (`is_allocation`), which leaves the table right after.
                 unsafe { cu!(api, free(address))? };
                 self.memory.remove(address);
                 done(Ok(()))
@@ -277,7 +280,8 @@ impl Session {
                 self.memory.is_allocation(address)?;
                 let stream = self.stream(of, stream)?;
                 self.refuse_recording(stream)?;
-                // SAFETY: an allocation of this session, which is forgotten with it; the stream is one of this session.
+                // SAFETY: an allocation of this session (`is_allocation`), which leaves the table right after; the stream is one of this
+                // session.
                 unsafe { cu!(api, free_async(address, stream))? };
                 self.memory.remove(address);
                 done(Ok(()))
@@ -291,12 +295,12 @@ impl Session {
                     free = free.min(left);
                     total = total.min(left + self.memory.used());
                 }
-                Ok(Outcome::Now(Value::Pair(free, total)))
+                Ok(Outcome::Now(CallValue::Pair(free, total)))
             }
         }
     }
 
-    fn copy_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+    fn copy_call(&mut self, of: &FrameHeader, call: &Call<'_>) -> Result<Outcome, Code> {
         let api = self.api.clone();
         match *call {
             Call::CopyOut {
@@ -356,7 +360,7 @@ impl Session {
     /// A copy to the client, behind the work of a stream.
     fn bring(
         &mut self,
-        of: &Header,
+        of: &FrameHeader,
         from: Pitched,
         extent: Extent,
         stream: u64,
@@ -372,7 +376,7 @@ impl Session {
         })))
     }
 
-    fn stream_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+    fn stream_call(&mut self, of: &FrameHeader, call: &Call<'_>) -> Result<Outcome, Code> {
         let api = self.api.clone();
         match *call {
             Call::StreamCreate {
@@ -400,7 +404,7 @@ impl Session {
             Call::StreamDestroy { stream } => {
                 let (_, raw) = self.streams.remove(&stream).ok_or(Code::INVALID_HANDLE)?;
                 self.forget_recording(raw);
-                // SAFETY: a stream of this session, which nobody can name any more.
+                // SAFETY: a stream of this session, just taken out of its table, so no later call uses it.
                 done(unsafe { cu!(api, stream_destroy(raw)) })
             }
             Call::StreamSynchronize { stream } => {
@@ -424,12 +428,12 @@ impl Session {
                 let (mut least, mut greatest) = (0, 0);
                 // SAFETY: both out pointers are to variables of this function.
                 unsafe { cu!(api, context_priorities(&mut least, &mut greatest))? };
-                Ok(Outcome::Now(Value::Pair(least as u64, greatest as u64)))
+                Ok(Outcome::Now(CallValue::Pair(least as u64, greatest as u64)))
             }
         }
     }
 
-    fn event_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+    fn event_call(&mut self, of: &FrameHeader, call: &Call<'_>) -> Result<Outcome, Code> {
         let api = self.api.clone();
         match *call {
             Call::EventCreate { event, flags } => {
@@ -447,7 +451,7 @@ impl Session {
             }
             Call::EventDestroy { event } => {
                 let (_, raw) = self.events.remove(&event).ok_or(Code::INVALID_HANDLE)?;
-                // SAFETY: an event of this session, which nobody can name any more.
+                // SAFETY: an event of this session, just taken out of its table, so no later call uses it.
                 done(unsafe { cu!(api, event_destroy(raw)) })
             }
             Call::EventRecord {
@@ -477,13 +481,13 @@ impl Session {
                 let mut milliseconds = 0.0;
                 // SAFETY: the out pointer is to a variable of this function; both are events of this session.
                 unsafe { cu!(api, event_elapsed(&mut milliseconds, start, end))? };
-                Ok(Outcome::Now(Value::Float(milliseconds)))
+                Ok(Outcome::Now(CallValue::Float(milliseconds)))
             }
             _ => Err(Code::INVALID_VALUE),
         }
     }
 
-    fn context_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+    fn context_call(&mut self, of: &FrameHeader, call: &Call<'_>) -> Result<Outcome, Code> {
         let api = self.api.clone();
         match *call {
             Call::Synchronize => Ok(Outcome::Later(Job::Context)),
@@ -515,19 +519,20 @@ impl Session {
     }
 
     fn reset(&mut self, device: u16) -> Result<Outcome, Code> {
-        let gone = |entry: &(u16, usize)| entry.0 == device;
+        let is_of_it = |entry: &(u16, usize)| entry.0 == device;
         self.topics.end();
-        self.streams.retain(|_, entry| !gone(entry));
-        self.events.retain(|_, entry| !gone(entry));
+        self.streams.retain(|_, entry| !is_of_it(entry));
+        self.events.retain(|_, entry| !is_of_it(entry));
         self.per_thread.retain(|key, _| key.1 != device);
         self.memory.reset(device);
         self.memory.discount(self.arrays.reset(device));
         self.regions.reset(device);
-        self.async_copies.reset();
+        self.async_copies.reset(device);
         self.forget_graphs();
         self.contexts[device as usize] = None;
         self.epoch += 1;
-        // SAFETY: of this context nothing is known any more; the next call for the device retains it anew.
+        // SAFETY: the tables have just forgotten this context and the streams, events, memory, arrays and graphs in it, so no later call
+        // uses them; the next call for the device retains the context anew.
         unsafe {
             cu!(self.api, primary_reset(device.into()))?;
             cu!(self.api, primary_release(device.into()))?;

@@ -7,10 +7,14 @@ use super::session::{done, Outcome, Session};
 use crate::call::Call;
 use crate::codes::Code;
 use crate::extent::row;
-use crate::frame::Header;
+use crate::frame::FrameHeader;
 
 impl Session {
-    pub(super) fn shared_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+    pub(super) fn shared_call(
+        &mut self,
+        of: &FrameHeader,
+        call: &Call<'_>,
+    ) -> Result<Outcome, Code> {
         let api = self.api.clone();
         match call {
             Call::Share { region, bytes } => {
@@ -64,10 +68,10 @@ impl Session {
         }
     }
 
-    /// A copy to a region, whose bytes follow in an answer.
+    /// Queues a copy to a region, whose bytes the answer brings.
     fn copy_out_async(
         &mut self,
-        of: &Header,
+        of: &FrameHeader,
         (region, offset): (u64, u64),
         (from, bytes): (u64, u64),
         stream: u64,

@@ -1,5 +1,5 @@
-//! The backend's ends of a client's stripes. The server's front takes their connections, and hands them over through a socket whose name only the client
-//! was told; from nobody but the front they are taken.
+//! The backend's ends of a client's stripes. The server's front takes their connections, and hands them over through a socket whose name
+//! only the client knows. The backend takes them from no process but the front's.
 
 use crate::descriptor::{receive, Waiting};
 use crate::limits::{HELLO_TIMEOUT, STRIPES_MAX};
@@ -11,10 +11,10 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Names a session to its stripes.
+/// Names a session in the hellos of its stripes.
 pub(crate) type Token = [u8; 16];
 
-/// Kinds of sockets, by the number with which one comes.
+/// Kinds of sockets, by their numbers in the front's message.
 const KINDS: [&str; 3] = ["tcp", "unix", "relay"];
 
 fn address(token: &Token) -> io::Result<SocketAddr> {
@@ -22,7 +22,7 @@ fn address(token: &Token) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("rgaps-gpu-stripes-{name}"))
 }
 
-/// A client's stripes, as far as they have come.
+/// The stripes of a client that have arrived, by index.
 #[derive(Default)]
 pub(crate) struct Stripes {
     all: Mutex<[Option<Arc<Socket>>; STRIPES_MAX]>,
@@ -30,10 +30,10 @@ pub(crate) struct Stripes {
 }
 
 impl Stripes {
-    /// Listens for stripes; gives what they have to name.
+    /// Listens for stripes; gives the token that they have to name.
     pub(crate) fn listen(self: &Arc<Self>, parent: u32) -> io::Result<Token> {
         let mut token = [0; 16];
-        // SAFETY: the kernel writes as many bytes as the array has.
+        // SAFETY: the kernel writes at most `token.len()` bytes to `token`.
         let filled = unsafe { libc::getrandom(token.as_mut_ptr().cast(), token.len(), 0) };
         if filled != token.len() as isize {
             return Err(io::Error::last_os_error());
@@ -71,7 +71,7 @@ impl Stripes {
         Ok(())
     }
 
-    /// Those that have come, without gaps.
+    /// The stripes that have arrived, up to the first gap.
     pub(crate) fn here(&self) -> Vec<Arc<Socket>> {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().map_while(Clone::clone).collect()
@@ -104,7 +104,7 @@ fn peer_of(stream: &UnixStream) -> io::Result<u32> {
         gid: 0,
     };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes a structure of this kind and length.
+    // SAFETY: the kernel writes at most `length` bytes to `peer`, which has the type that this option gives, and the length to `length`.
     let failed = unsafe {
         libc::getsockopt(
             stream.as_raw_fd(),

@@ -5,20 +5,24 @@ use super::jobs::{Job, Refused};
 use super::memory::span;
 use super::session::{done, Outcome, Session};
 use super::topics::{publish, Member, Topics};
-use crate::call::{Call, Value};
+use crate::call::{Call, CallValue};
 use crate::codes::Code;
 use crate::extent::{Extent, Pitched};
-use crate::frame::Header;
+use crate::frame::FrameHeader;
 use rgaps::{Domain, GpuUuid, Stream};
 use std::sync::Arc;
 use std::time::Duration;
 
-fn later(work: impl Fn() -> Result<Value, Refused> + Send + 'static) -> Result<Outcome, Code> {
+fn later(work: impl Fn() -> Result<CallValue, Refused> + Send + 'static) -> Result<Outcome, Code> {
     Ok(Outcome::Later(Job::Topic(Box::new(work))))
 }
 
 impl Session {
-    pub(super) fn topic_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+    pub(super) fn topic_call(
+        &mut self,
+        of: &FrameHeader,
+        call: &Call<'_>,
+    ) -> Result<Outcome, Code> {
         let topics = self.topics.clone();
         match *call {
             Call::TopicPublisher {
@@ -41,7 +45,7 @@ impl Session {
                 topics.find(member)?;
                 later(move || {
                     topics.leave(member);
-                    Ok(Value::Nothing)
+                    Ok(CallValue::Nothing)
                 })
             }
             _ => self.message_call(of, call, topics),
@@ -50,7 +54,7 @@ impl Session {
 
     fn message_call(
         &mut self,
-        of: &Header,
+        of: &FrameHeader,
         call: &Call<'_>,
         topics: Arc<Topics>,
     ) -> Result<Outcome, Code> {
@@ -93,14 +97,14 @@ impl Session {
         }
     }
 
-    /// A stream for rgaps, which a recording would keep from its work.
-    fn topic_stream(&mut self, of: &Header, stream: u64) -> Result<Stream, Code> {
+    /// A stream for work of rgaps. Refuses one that records, on which the work would not be done.
+    fn topic_stream(&mut self, of: &FrameHeader, stream: u64) -> Result<Stream, Code> {
         let stream = self.stream(of, stream)?;
         self.refuse_recording(stream)?;
         Ok(Stream(stream as u64))
     }
 
-    /// The memory of a device.
+    /// The domain of a device's memory.
     fn domain(&self, device: u16) -> Result<Domain, Code> {
         let mut uuid = [0; 16];
         // SAFETY: the out pointer is to a variable of this function; ordinals of devices are devices.
@@ -114,7 +118,7 @@ impl Session {
         own.or_else(|_| self.topics.check(address, bytes))
     }
 
-    /// The same for rows.
+    /// Whether the client may read all rows of an extent.
     pub(super) fn readable_rows(&self, at: &Pitched, extent: &Extent) -> Result<(), Code> {
         let bytes = span(at, extent).ok_or(Code::INVALID_VALUE)?;
         self.readable(at.address, bytes)

@@ -8,7 +8,7 @@
 //! until the client releases it. The end of the backend releases everything, as the end of any process does.
 
 use super::jobs::Refused;
-use crate::call::{Tensor, TopicOptions, Value};
+use crate::call::{CallValue, Tensor, TopicOptions};
 use crate::codes::Code;
 use crate::limits::TOPIC_MEMBERS_MAX;
 use rgaps::{
@@ -36,7 +36,7 @@ enum Membership {
     Over,
 }
 
-/// Everything that a client has of topics.
+/// A client's publishers, subscribers and messages.
 pub(crate) struct Topics {
     config: Config,
     /// The name of its node.
@@ -72,7 +72,7 @@ impl Topics {
             }),
             Membership::None => {
                 let new = Node::builder(&self.name).config(self.config.clone()).build()?;
-                // The namespace of this host is none of the client's.
+                // The client's names are full ones: the namespace of this host does not apply to them.
                 let new = new.with_full_names();
                 *node = Membership::Joined(new.clone());
                 Ok(new)
@@ -129,7 +129,7 @@ impl Topics {
     }
 
     /// Notes a member under the client's number.
-    pub(super) fn add(&self, number: u64, member: Member) -> Result<Value, Refused> {
+    pub(super) fn add(&self, number: u64, member: Member) -> Result<CallValue, Refused> {
         let mut members = lock(&self.members);
         if members.len() >= TOPIC_MEMBERS_MAX || members.contains_key(&number) {
             return Err(Refused {
@@ -138,7 +138,7 @@ impl Topics {
             });
         }
         members.insert(number, member);
-        Ok(Value::Nothing)
+        Ok(CallValue::Nothing)
     }
 
     pub(super) fn find(&self, number: u64) -> Result<Member, Code> {
@@ -153,7 +153,7 @@ impl Topics {
         number: u64,
         timeout: Duration,
         stream: Stream,
-    ) -> Result<Value, Refused> {
+    ) -> Result<CallValue, Refused> {
         let sample = subscriber.recv_timeout(timeout)?;
         if sample.domain() == Domain::Host {
             return Err(Refused {
@@ -162,7 +162,7 @@ impl Topics {
             });
         }
         sample.wait_on(stream)?;
-        let value = Value::Message {
+        let value = CallValue::Message {
             address: sample.address(),
             bytes: sample.len(),
             sequence: sample.sequence(),
@@ -200,7 +200,7 @@ impl Topics {
         drop(member);
     }
 
-    /// Gives up everything: a device is about to be reset.
+    /// Call when a device is about to be reset: releases all messages, and leaves all topics.
     pub(super) fn end(&self) {
         let mut node = lock(&self.node);
         if matches!(*node, Membership::Joined(_)) {
@@ -225,7 +225,7 @@ pub(super) fn publish(
     (from, bytes): (u64, u64),
     tensor: Option<&Tensor>,
     stream: Stream,
-) -> Result<Value, Refused> {
+) -> Result<CallValue, Refused> {
     let mut loan = publisher.loan(bytes)?;
     if let Some(Tensor { dtype, shape }) = tensor {
         let known = dtype.parse().map_err(|_| Refused {
@@ -236,10 +236,10 @@ pub(super) fn publish(
         })?;
         loan.set_shape(known, shape)?;
     }
-    // SAFETY: the session checked that the client has the range. If the client frees it before the copy is done, the driver refuses the copy
-    // or the free waits, in a process that has only this client's memory.
+    // SAFETY: the session checked that the client has the range. If the client frees it before the copy is done, the driver refuses the
+    // copy or the free waits, in a process that has only this client's memory.
     unsafe { loan.copy_from_on(0, from, bytes, stream)? };
-    Ok(Value::Number(loan.publish_on(stream)?))
+    Ok(CallValue::Number(loan.publish_on(stream)?))
 }
 
 fn of_pool(error: &PoolError) -> Code {

@@ -1,4 +1,4 @@
-//! A limit of time for what happens over a communicator, which has none of its own.
+//! A time limit for the use of a communicator, which has none of its own.
 
 use super::Communicator;
 use std::io;

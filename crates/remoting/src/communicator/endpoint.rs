@@ -5,24 +5,24 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The port where servers listen if nothing else is said.
+/// The port of an endpoint that names none.
 pub const PORT: u16 = 7462;
 
 /// Whether TCP is encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Where the configuration has certificates, and the address is not of this host.
+    /// Encrypted if the configuration has certificates and the address is not of this host.
     Configured,
-    /// No.
+    /// Not encrypted.
     Plain,
-    /// Yes.
+    /// Encrypted.
     Tls,
     /// TCP finds the other end, as configured; RDMA carries the bytes.
     Rdma,
 }
 
-/// Where a server listens: `HOST[:PORT]`, `tls/HOST[:PORT]`, `tcp/HOST[:PORT]`, `rdma/HOST[:PORT]`, `unix:PATH`, or `NAME/ADDRESS` for the communicator of a
-/// plug-in. `NAME@HOST` says which name the server's certificate has.
+/// Where a server listens: `HOST[:PORT]`, `tls/HOST[:PORT]`, `tcp/HOST[:PORT]`, `rdma/HOST[:PORT]`, `unix:PATH`, or `NAME/ADDRESS` for
+/// the communicator of a plug-in. `NAME@HOST` says which name the server's certificate has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// TCP, and RDMA, whose ends find each other over TCP.
@@ -42,7 +42,7 @@ pub enum Endpoint {
     Plugin {
         /// Its name in the configuration.
         communicator: String,
-        /// What the plug-in makes of it.
+        /// The address, which the plug-in interprets.
         address: String,
     },
 }

@@ -21,7 +21,7 @@ struct Entry {
 pub struct GpuList(Vec<Entry>);
 
 impl GpuList {
-    /// Each server once, with what is wanted of it, in the order of the list.
+    /// Each server once, in the order of the list.
     pub fn servers(&self) -> Vec<&Endpoint> {
         let mut servers = Vec::new();
         for entry in &self.0 {
@@ -107,11 +107,11 @@ impl fmt::Display for Entry {
 
 impl fmt::Display for GpuList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (position, place) in self.0.iter().enumerate() {
+        for (position, entry) in self.0.iter().enumerate() {
             if position > 0 {
                 f.write_str(",")?;
             }
-            write!(f, "{place}")?;
+            write!(f, "{entry}")?;
         }
         Ok(())
     }
@@ -146,7 +146,7 @@ mod tests {
     fn gpus_are_numbered_in_the_order_of_the_list() {
         let gpus = |text: &str, counts: &[usize]| text.parse::<GpuList>().unwrap().gpus(counts);
         assert_eq!(gpus("a,b", &[2, 1]).unwrap(), [(0, 0), (0, 1), (1, 0)]);
-        // One server twice is one session.
+        // A server that is listed twice has one session.
         assert_eq!(
             gpus("a:1,b,a:0", &[2, 1]).unwrap(),
             [(0, 1), (1, 0), (0, 0)]

@@ -35,11 +35,11 @@ pub trait Communicator: Send + Sync {
     fn accept(&self) -> io::Result<Arc<dyn Communicator>>;
     /// Connects to the server at its endpoint.
     fn connect(&self) -> io::Result<()>;
-    /// Some bytes; 0 if the other end has closed.
+    /// Reads some bytes; gives 0 if the other end has closed.
     fn read(&self, to: &mut [u8]) -> io::Result<usize>;
     /// Takes some of these bytes, in their order; waits until there is room.
     fn write(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize>;
-    /// Sends what was written and is still here.
+    /// Sends written bytes that it has not sent yet.
     fn sync(&self) -> io::Result<()>;
     /// Ends both directions, also for threads that wait in another method.
     fn close(&self);
@@ -56,7 +56,8 @@ pub trait Communicator: Send + Sync {
         None
     }
 
-    /// Whether the other end may use this server, and if not, why. It has said hello, so it is no stranger any more.
+    /// Whether the other end may use this server, and if not, why. Called when it has said hello, after which it counts as a stranger no
+    /// more.
     fn admit(&self) -> Result<(), String> {
         Ok(())
     }
@@ -110,7 +111,7 @@ impl Communication {
     }
 }
 
-/// A method that needs a connection was called without one.
+/// The error of a method that needs a connection and has none.
 fn not_connected() -> io::Error {
     io::ErrorKind::NotConnected.into()
 }

@@ -83,8 +83,8 @@ impl Plugin {
         };
         let methods = methods.filter(|methods| methods.version == VERSION);
         let methods = methods.ok_or_else(|| wrong("is of another version"))?;
-        // SAFETY: `methods` came from the plug-in, and is of the version that declares `create` so; its library stays loaded. `address` is a C
-        // string that lives until `create` returns.
+        // SAFETY: `methods` came from the plug-in, and is of the version that declares `create` so; its library stays loaded. `address`
+        // is a C string that lives until `create` returns.
         let object = unsafe { (methods.create)(address.as_ptr()) };
         match object.is_null() {
             true => Err(last()),
@@ -138,8 +138,8 @@ impl Communicator for Plugin {
         let Some(first) = pieces.iter().find(|piece| !piece.is_empty()) else {
             return Ok(0);
         };
-        // SAFETY: `object` came from `create` or `accept` of these `methods`, and was not null. It lives until `drop` destroys it. `first` is
-        // borrowed until the call returns, and has as many bytes as the call is told.
+        // SAFETY: `object` came from `create` or `accept` of these `methods`, and was not null. It lives until `drop` destroys it.
+        // `first` is borrowed until the call returns, and has as many bytes as the call is told.
         let count =
             unsafe { (self.methods.write)(self.object, first.as_ptr().cast(), first.len()) };
         match usize::try_from(count) {
@@ -159,8 +159,8 @@ impl Communicator for Plugin {
     }
 
     fn to_string(&self) -> String {
-        // SAFETY: `object` came from `create` or `accept` of these `methods`, and was not null. It lives until `drop` destroys it, and so does
-        // the text, as the header demands. The text is null or ends with a 0 byte, and is copied here.
+        // SAFETY: `object` came from `create` or `accept` of these `methods`, and was not null. It lives until `drop` destroys it, and so
+        // does the text, as the header demands. The text is null or ends with a 0 byte, and is copied here.
         unsafe {
             let text = (self.methods.to_string)(self.object);
             match text.is_null() {

@@ -1,7 +1,7 @@
 //! RDMA: bytes travel in frames of a channel of `rgaps-verbs`, which one end writes into the other's registered ring (WRITE_WITH_IMM).
 //!
-//! Both ends find each other over TCP, with or without TLS, and exchange the addresses of their channels there. That connection then stays open
-//! and idle: its end is the end of the peer. RDMA is not encrypted, so `links.trusted_fabric` has to be set.
+//! Both ends find each other over TCP, with or without TLS, and exchange the addresses of their channels there. That connection then
+//! stays open and idle: its end is the end of the peer. RDMA is not encrypted, so `links.trusted_fabric` has to be set.
 //!
 //! A thread that waits for bytes or for room makes the channel's progress for all who wait ("leader and followers", as in `client`).
 
@@ -23,7 +23,7 @@ const UNREAD_BYTES_MAX: usize = 64 << 20;
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How long [`Communicator::close`] waits until the peer has what was written.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
-/// What each end says first, and that it is connected.
+/// What each end sends first, and what it sends when it is connected.
 const WORD: [u8; 4] = *b"rga1";
 const READY: [u8; 4] = *b"redy";
 /// Longest reason for which an end has no channel.
@@ -34,7 +34,7 @@ pub(super) struct Rdma {
     tcp: Arc<dyn Communicator>,
     card: Arc<Device>,
     stream: OnceLock<Stream>,
-    /// An accepted connection agrees with its client when it is used first, so that a slow one keeps no other waiting.
+    /// Held while an accepted connection agrees with its client on a channel, at its first use: so a slow client keeps no other waiting.
     opening: Mutex<()>,
     is_accepted: bool,
 }
@@ -166,7 +166,7 @@ struct CommunicatorState {
     /// Bytes that have arrived; those up to `taken` were read.
     arrived: Vec<u8>,
     taken: usize,
-    /// A thread makes progress.
+    /// A thread makes the channel's progress.
     is_driven: bool,
     /// The peer's connection has ended, or this end was closed.
     has_ended: bool,
@@ -232,7 +232,7 @@ impl Stream {
     }
 }
 
-/// Says where this end's channel is, or why there is none.
+/// Sends the address of this end's channel, or why there is none.
 fn send_address(to: &dyn Communicator, what: Result<ChannelAddress, String>) -> io::Result<()> {
     let (bytes, is_address) = match &what {
         Ok(address) => (address.encode().to_vec(), 1),
@@ -247,7 +247,7 @@ fn send_address(to: &dyn Communicator, what: Result<ChannelAddress, String>) -> 
         .map_err(|reason| io::Error::new(io::ErrorKind::Unsupported, reason))
 }
 
-/// Where the peer's channel is.
+/// Receives the address of the peer's channel.
 fn receive_address(from: &dyn Communicator) -> io::Result<ChannelAddress> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let mut head = [0; WORD.len() + 2];
@@ -269,7 +269,7 @@ fn receive_address(from: &dyn Communicator) -> io::Result<ChannelAddress> {
 
 const _: () = assert!(ADDRESS_BYTES <= REASON_BYTES_MAX);
 
-/// Runs on a thread of its own until the connection ends, on which nothing else comes.
+/// Runs on a thread of its own: waits for the end of the TCP connection, over which no more bytes come.
 fn watch(flow: &Weak<Flow>, tcp: &dyn Communicator) {
     let _ = tcp.read(&mut [0; 1]);
     if let Some(flow) = flow.upgrade() {
@@ -278,7 +278,7 @@ fn watch(flow: &Weak<Flow>, tcp: &dyn Communicator) {
 }
 
 impl Flow {
-    /// Takes what the channel has, or waits until it has something; what came is in the state then.
+    /// Takes the bytes that the channel has, or waits until it has some, and appends them to `arrived`.
     fn drive<'a>(
         &'a self,
         mut state: MutexGuard<'a, CommunicatorState>,
@@ -292,20 +292,20 @@ impl Flow {
         state.is_driven = true;
         let has_ended = state.has_ended;
         drop(state);
-        let mut came = Vec::new();
+        let mut received = Vec::new();
         let mut take = frames(|bytes: &[u8]| {
-            came.extend_from_slice(bytes);
+            received.extend_from_slice(bytes);
             Ok(())
         });
         let progress = match has_ended {
-            // What the peer wrote before is here.
+            // Takes what the peer wrote before it ended.
             true => self.channel.progress(&mut take),
             false => self.channel.serve(&mut take, SLEEP_MAX),
         };
         drop(take);
         state = lock(&self.state);
         state.is_driven = false;
-        state.arrived.append(&mut came);
+        state.arrived.append(&mut received);
         state.has_ended |= progress.is_err();
         self.changed.notify_all();
         state
@@ -313,7 +313,7 @@ impl Flow {
 
     fn read(&self, to: &mut [u8]) -> io::Result<usize> {
         let mut state = lock(&self.state);
-        // After the end: whether it was looked once more.
+        // Whether the channel was read once more after the end.
         let mut is_last = false;
         while state.taken == state.arrived.len() {
             if is_last {
@@ -348,7 +348,7 @@ impl Flow {
         }
         let mut state = lock(&self.state);
         while !state.has_ended {
-            // This thread holds the lock until it waits, so it cannot miss the notice of whoever makes room.
+            // This thread holds the lock until it waits, so it cannot miss the notice of the thread that makes room.
             if let Some(number) = self.channel.send(&parts, None).map_err(other)? {
                 state.sent = number;
                 return Ok(count);
@@ -364,7 +364,7 @@ impl Flow {
         let mut state = lock(&self.state);
         let mut is_asked = false;
         while !state.has_ended && self.channel.completed() < state.sent && Instant::now() < until {
-            // One that fails has ended.
+            // A channel that fails has ended.
             is_asked = is_asked || self.channel.report().unwrap_or(true);
             state = match state.is_driven || state.arrived.len() >= UNREAD_BYTES_MAX {
                 true => {

@@ -1,8 +1,8 @@
-//! The other end of a TCP connection is silent: its host is off, or the cable is out.
+//! Detects that the other end of a TCP connection is silent, since its host is off or the cable is out.
 //!
-//! A call has no limit of time, since a kernel has none: the connection is idle as long as it runs. And it is full while the server waits for the GPU before
-//! it takes more bytes. The kernel asks a peer on an idle connection whether it is there (keepalive). A peer that owes an answer to bytes it asks again and
-//! again, for a quarter of an hour; [`watch`] ends such a connection sooner.
+//! A call has no limit of time, since a kernel has none: the connection is idle as long as it runs. And it is full while the server waits
+//! for the GPU before it takes more bytes. The kernel asks a peer on an idle connection whether it is there (keepalive). If a peer does
+//! not acknowledge bytes, the kernel sends them again for a quarter of an hour; [`watch`] ends such a connection sooner.
 
 use super::Communicator;
 use crate::limits::{SILENCE_LOOK, SILENCE_MAX};
@@ -11,13 +11,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The kernel asks on an idle connection after this many seconds, again after as many, and this often.
+/// On an idle connection the kernel asks after so many seconds, then each time after as many, and so often.
 const KEEPALIVE_S: libc::c_int = 5;
 const KEEPALIVE_COUNT: libc::c_int = 3;
 /// `TCP_CLOSE` of the kernel's states.
 const CLOSED: u8 = 7;
 
-/// Has the kernel ask a peer on an idle connection, and give no connection up for another reason: bytes may wait for room as long as the server waits.
+/// Makes the kernel ask a peer on an idle connection, and give no connection up for another reason: bytes may wait for room as long as the
+/// server waits.
 pub(crate) fn prepare(connection: &impl AsFd) -> io::Result<()> {
     let options = [
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
@@ -45,7 +46,7 @@ pub(crate) fn prepare(connection: &impl AsFd) -> io::Result<()> {
 #[derive(Clone, Copy, Debug)]
 struct ConnectionState {
     is_closed: bool,
-    /// It asks the peer again for an answer that is due.
+    /// The kernel asks the peer again for an acknowledgement that is due.
     is_asking: bool,
     /// How long ago the peer answered anything.
     answered: Duration,
@@ -53,7 +54,7 @@ struct ConnectionState {
 
 impl ConnectionState {
     fn of(connection: BorrowedFd<'_>) -> io::Result<ConnectionState> {
-        // SAFETY: zeros are a state of this structure of numbers.
+        // SAFETY: `tcp_info` is a structure of integers, for which zeros are values.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
         let mut size = size_of::<libc::tcp_info>() as libc::socklen_t;
         // SAFETY: the kernel writes at most `size` bytes to a variable of this function.
@@ -90,7 +91,7 @@ impl Silence {
         }
     }
 
-    /// Whether it has lasted too long.
+    /// Whether the peer has owed an answer for too long.
     fn is_over(&mut self, state: ConnectionState, now: Instant) -> bool {
         if !state.is_asking {
             self.0 = None;
@@ -105,9 +106,9 @@ impl Silence {
     }
 }
 
-/// Looks at all connections of a session from time to time, until nobody has them. Does something when one of them has ended or its peer is silent: the kernel
-/// ends an idle connection, and a thread that waits for room on another one does not see it. Only TCP connections are watched: others end with their peer, or
-/// with a TCP connection that they keep.
+/// Looks at all connections of a session from time to time, until one of them is dropped. Calls `end` when one has ended or its peer is
+/// silent: the kernel ends an idle connection, and a thread that waits for room on another one does not see it. Watches TCP connections
+/// only: others end with their peer, or with a TCP connection that they keep.
 pub(crate) fn watch(
     all: &[Arc<dyn Communicator>],
     end: impl FnOnce() + Send + 'static,
@@ -167,7 +168,7 @@ mod tests {
         let begun = Instant::now();
         let mut silence = Silence::default();
         for look in 0..100 {
-            // It asks at each look, and each time the peer has answered since: a slow network, or a server that waits for the GPU.
+            // The kernel asks at each look, and the peer has answered since the last: a slow network, or a server that waits for the GPU.
             let now = begun + SILENCE_LOOK * look;
             assert!(!silence.is_over(state(true, SILENCE_LOOK / 2), now));
         }

@@ -1,8 +1,8 @@
-//! TCP, plain or encrypted. What is allowed is what the configuration allows links: without certificates bytes stay within this host, unless
+//! TCP, plain or encrypted. The rules are those of links in the configuration: without certificates bytes stay within this host, unless
 //! `links.insecure` is set; with certificates both ends prove their names.
 //!
-//! An accepted connection does its handshake when it is read first, so that a slow stranger keeps no other client waiting. Strangers have the
-//! limits that lanes of links have ([`Handshakes`]).
+//! An accepted connection does its handshake when it is read first, so that a slow stranger keeps no other client waiting. Strangers have
+//! the limits that lanes of links have ([`Handshakes`]).
 
 use super::silence::prepare;
 use super::{not_connected, Communicator, Endpoint, Protocol};
@@ -22,18 +22,19 @@ const TLS_RECORD: [u8; 2] = [22, 3];
 /// How long to wait for the second byte of a connection when the first is there.
 const PEEK_PAUSE: Duration = Duration::from_millis(1);
 
-/// How bytes travel.
+/// What carries the bytes.
 enum Line {
     Plain(Socket),
     Tls(TlsStream),
 }
 
-/// A connection that was accepted and not read yet, or its end for [`Communicator::close`].
+/// A connection that was accepted.
 struct Accepted {
     tcp: TcpStream,
+    /// The same connection, until its first use takes it for the handshake.
     unread: Mutex<Option<TcpStream>>,
     peer: SocketAddr,
-    /// It counts as a stranger's as long as this is here.
+    /// Counts the connection as a stranger's, until `admit` takes it.
     stranger: Mutex<Option<Handshake>>,
     refusal: OnceLock<String>,
 }
@@ -131,7 +132,7 @@ impl Tcp {
         Err(last)
     }
 
-    /// How bytes travel; an accepted connection decides it here, once.
+    /// What carries the bytes. An accepted connection does its handshake here, once.
     fn connected(&self) -> io::Result<&Line> {
         if let Some(line) = self.line.get() {
             return Ok(line);
@@ -149,7 +150,7 @@ impl Tcp {
             return Ok(Line::Plain(Socket::Tcp(tcp)));
         };
         let refuse = |why: &str| {
-            // It is set once, since a handshake is done once.
+            // The first reason stays; a handshake is done once.
             let _ = accepted.refusal.set(why.to_owned());
         };
         if !speaks_tls(&tcp)? {
@@ -203,7 +204,7 @@ impl Communicator for Tcp {
         loop {
             let (tcp, peer) = listener.accept()?;
             tcp.set_nodelay(true)?;
-            // Closed: its address has too many that say nothing.
+            // `admit` has closed it: its address has too many connections that have not said hello.
             let Some(stranger) = self.strangers.admit(&tcp) else {
                 continue;
             };
@@ -276,7 +277,7 @@ impl Communicator for Tcp {
         match (self.line.get(), &self.accepted) {
             (Some(Line::Plain(socket)), _) => socket.shut_down(),
             (Some(Line::Tls(stream)), _) => stream.close(),
-            // Perhaps another thread reads its handshake. One that is gone needs no shutdown.
+            // Perhaps another thread reads its handshake. If the connection has ended, the shutdown fails, and is not needed.
             (None, Some(accepted)) => drop(accepted.tcp.shutdown(Shutdown::Both)),
             (None, None) => {}
         }

@@ -1,7 +1,7 @@
-//! One suite for all communicators that need no library.
+//! One conformance suite for all communicators but plug-ins.
 
 use super::*;
-use rgaps_verbs::in_process::{Faults, Network};
+use rgaps_verbs::in_process::{Faults, SoftwareNetwork};
 use std::path::PathBuf;
 
 fn communication(text: &str) -> Communication {
@@ -40,7 +40,7 @@ fn conforms(server: Arc<dyn Communicator>, client: impl Fn(&str) -> Arc<dyn Comm
     write_all(&*accepted, [b"back", b""]).unwrap();
     assert_eq!(read(&*client, 4), b"back");
     assert!(accepted.admit().is_ok());
-    // Whoever waits in a read hears of a close at either end.
+    // A close ends the reads that wait at both ends.
     std::thread::scope(|scope| {
         let here = scope.spawn(|| client.read(&mut [0; 1]).unwrap_or(0));
         let there = scope.spawn(|| accepted.read(&mut [0; 1]).unwrap_or(0));
@@ -75,7 +75,7 @@ fn unix_sockets_conform() {
 
 /// Two ends whose cards are on one network of the process.
 fn over_rdma(faults: Faults) {
-    let network = Network::new(faults);
+    let network = SoftwareNetwork::new(faults);
     let local = communication("");
     let end = |at: &str, card| {
         let tcp = local.communicator(&at.parse().unwrap()).unwrap();
@@ -105,7 +105,7 @@ fn rdma_conforms_on_a_slow_network_with_small_queues() {
 
 #[test]
 fn what_was_written_before_a_close_arrives() {
-    let network = Network::new(Faults {
+    let network = SoftwareNetwork::new(Faults {
         delay_one_in: 3,
         ..Faults::default()
     });
@@ -132,7 +132,7 @@ fn what_was_written_before_a_close_arrives() {
 
 #[test]
 fn an_end_without_rdma_says_so() {
-    let network = Network::new(Faults::default());
+    let network = SoftwareNetwork::new(Faults::default());
     let local = communication("");
     let server = local.communicator(&"127.0.0.1:0".parse().unwrap()).unwrap();
     server.serve().unwrap();

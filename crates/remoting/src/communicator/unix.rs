@@ -28,7 +28,7 @@ impl Unix {
 }
 
 impl Communicator for Unix {
-    /// A socket that nobody listens at any more is replaced.
+    /// Replaces the file of a socket at which no process listens.
     fn serve(&self) -> io::Result<()> {
         let is_left = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
         if UnixStream::connect(&self.path).is_err_and(is_left) {
@@ -44,7 +44,7 @@ impl Communicator for Unix {
         let listener = self.listener.get().ok_or_else(not_connected)?;
         let (stream, _) = listener.accept()?;
         let client = Unix::at(&self.path);
-        // It is new, and nobody has set it.
+        // Cannot fail: the value is new.
         let _ = client.socket.set(Socket::Unix(stream));
         Ok(Arc::new(client))
     }

@@ -1,4 +1,4 @@
-//! A call of a library that failed after its program had gone on.
+//! The failure of a library's function for which the program did not wait.
 
 use super::table::{table, Function};
 
@@ -7,7 +7,7 @@ const MARK: i32 = 1 << 30;
 /// Statuses are below this.
 const STATUS_BITS: u32 = 13;
 
-/// Which function failed, and what it gave.
+/// Which function failed, and its status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// The function's number in the table.
@@ -17,13 +17,13 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// As a number that travels where a code of CUDA's does.
+    /// Encodes it as a number that travels in place of a code of CUDA's.
     pub fn code(self) -> i32 {
         let status = self.status & ((1 << STATUS_BITS) - 1);
         MARK | i32::from(self.function) << STATUS_BITS | status
     }
 
-    /// What a number says, if it says this.
+    /// Decodes such a number; `None` for a code of CUDA's.
     pub fn of(code: i32) -> Option<Failure> {
         (code & MARK != 0 && code > 0).then_some(Failure {
             function: ((code & !MARK) >> STATUS_BITS) as u16,
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_told_as_a_code() {
+    fn a_failure_travels_as_a_code() {
         let last = table().functions.len() as u16 - 1;
         for failure in
             [(0, 7), (last, 5003), (17, 15)].map(|(function, status)| Failure { function, status })

@@ -5,15 +5,16 @@
 //! backend unpacks them and calls the function of the real library, which it loads when a client first asks for it.
 //!
 //! - [`table`] reads the table.
-//! - [`Failure`] is how a call that nobody waited for is told: a number among CUDA's codes that no code of CUDA's has.
+//! - [`Failure`] reports the failure of a call that nobody waited for, as a number that is no code of CUDA's.
 
 mod failure;
 mod table;
 
 pub use failure::Failure;
 pub use table::{
-    attribute_bytes, library_of, table, Attribute, Condition, Function, Gives, Kind, Library, Size,
-    Statuses, Table, ATTRIBUTE_BYTES_MAX, POINTER_ENTRY_BYTES, SCALAR_BYTES_MAX,
+    attribute_bytes, library_of, table, Attribute, Condition, Function, Gives, MathLibrary,
+    ParameterKind, Size, Statuses, Table, ATTRIBUTE_BYTES_MAX, POINTER_ENTRY_BYTES,
+    SCALAR_BYTES_MAX,
 };
 
 /// Integers and addresses that C passes in registers, by the System V and the Arm convention.

@@ -6,13 +6,13 @@
 //! |---|---|
 //! | `i`, `w`, `f`, `d` | an integer of 4 or 8 bytes, a float, a double; `i>2` is also kept in slot 2 of the first handle |
 //! | `s` | a stream |
-//! | `h:T`, `n:T`, `x:T` | a handle of type T, the place for a new one (`=1`: with 1 in slot 0), one that is destroyed |
-//! | `p` | an address on the device, which is not followed |
-//! | `m:4`, `r:4`, `u:4` | a scalar, a result, or both; of the host or of the device, as slot 0 of a handle (`@1`: that of parameter 1) says: 0 is the host (`/4`: 4, too). `m:16~` is at most so long |
-//! | `b:4*3`, `o:4*3`, `c:64` | bytes of the host that are read, written, or both; 4 for each of what parameter 3 says |
+//! | `h:T`, `n:T`, `x:T` | a handle of type T, the address for a new one (`=1`: with 1 in slot 0), one that is destroyed |
+//! | `p` | an address on the device, which neither end reads |
+//! | `m:4`, `r:4`, `u:4` | a scalar, a result, or both; of the host if slot 0 of a handle (`@1`: that of parameter 1) is 0 (`/4`: or 4), else of the device. `m:16~` has at most 16 bytes |
+//! | `b:4*3`, `o:4*3`, `c:64` | bytes of the host that are read, written, or both; 4 for each of as many elements as parameter 3 has |
 //! | `v:8` | at most 8 bytes of the host that are read |
 //! | `z` | a text |
-//! | `k:1:8` | the place for what is kept in slot 1, in 8 bytes |
+//! | `k:1:8` | the address for the value of slot 1, in 8 bytes |
 //! | `A` | elements of an attribute of cuDNN: type, count (and how many there were) are the parameters before it |
 //!
 //! Behind them, `?` begins a condition without which the call is invalid, and `!` what an attribute sets in a slot.
@@ -24,10 +24,10 @@ const TEXT: &str = include_str!("functions.txt");
 pub const SCALAR_BYTES_MAX: usize = 16;
 /// Most bytes of an element of an attribute of cuDNN.
 pub const ATTRIBUTE_BYTES_MAX: usize = 16;
-/// Of an attribute that holds addresses, each crosses as the address, whether it is the host's, and then the value there.
+/// Bytes of an address in an attribute as it crosses the connection: the address, whether it is the host's, and the value there.
 pub const POINTER_ENTRY_BYTES: usize = 8 + 1 + SCALAR_BYTES_MAX;
 
-/// What a function gives.
+/// What a function returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gives {
     /// A status that nobody waits for if nothing else comes back.
@@ -52,16 +52,16 @@ pub enum Gives {
 pub enum Size {
     /// So many.
     Fixed(usize),
-    /// So many for each of what a parameter says.
+    /// So many for each element, of which the parameter with this position has the number.
     Each(usize, usize),
-    /// What `cudaDataType` in a parameter has.
+    /// The size of the `cudaDataType` in the parameter with this position.
     Type(usize),
 }
 
-/// A kind of parameter, as the module says.
+/// The kind of a parameter, by which both ends pack and unpack it. The table of the module explains them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the module's table says it")]
-pub enum Kind {
+pub enum ParameterKind {
     Int {
         keep: Option<u8>,
     },
@@ -100,12 +100,12 @@ pub enum Kind {
     Attribute,
 }
 
-/// What a call must fulfil; the numbers are parameters'.
+/// A condition without which a call is invalid. Its numbers are positions of parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Condition {
-    /// It is not negative.
+    /// The parameter is not negative.
     NotNegative(usize),
-    /// It is not zero.
+    /// The parameter is not zero.
     NotZero(usize),
     /// A leading dimension is at least 1, and at least the rows: the second parameter, or the third if a matrix is transposed.
     Leading(usize, usize, Option<(usize, usize)>),
@@ -114,13 +114,13 @@ pub enum Condition {
 /// If `parameter` is `value`, the attribute `bytes` is kept in a slot of the first handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attribute {
-    /// Which attribute is set.
+    /// The parameter that names the attribute.
     pub parameter: usize,
-    /// The one that is meant.
+    /// The attribute's number.
     pub value: u64,
-    /// Where its value is.
+    /// The parameter that points to the attribute's value.
     pub bytes: usize,
-    /// Where it is kept.
+    /// The slot in which the value is kept.
     pub slot: u8,
 }
 
@@ -131,22 +131,22 @@ pub struct Function {
     pub name: &'static str,
     /// The library, by position.
     pub library: u8,
-    /// What comes back.
+    /// What it returns.
     pub gives: Gives,
     /// Its parameters.
-    pub kinds: Vec<Kind>,
-    /// What they must fulfil.
+    pub kinds: Vec<ParameterKind>,
+    /// The conditions of a valid call.
     pub conditions: Vec<Condition>,
-    /// What is kept of them.
+    /// The attributes that are kept in slots.
     pub attributes: Vec<Attribute>,
 }
 
 impl Function {
-    /// Of elements of an attribute of cuDNN: which parameters are the type and the count. A function that gives them has the place for how
-    /// many there were between the count and the elements.
+    /// For the elements of a cuDNN attribute in parameter `at`: the parameters with their type and their count. A function that gives
+    /// elements has an output for the number of elements that it found between the count and the elements.
     pub fn attribute_words(&self, at: usize) -> (usize, usize) {
         let count = match at.checked_sub(1).and_then(|before| self.kinds.get(before)) {
-            Some(Kind::Out(_)) => at - 2,
+            Some(ParameterKind::Out(_)) => at - 2,
             _ => at.saturating_sub(1),
         };
         (count.saturating_sub(1), count)
@@ -167,22 +167,22 @@ pub struct Statuses {
 
 /// A library.
 #[derive(Debug)]
-pub struct Library {
+pub struct MathLibrary {
     /// Its name, without `lib`.
     pub name: &'static str,
     /// Versions that may be loaded, the best first.
     pub versions: Vec<&'static str>,
     /// The type of its main handle.
     pub handle: u8,
-    /// See there.
+    /// Statuses that the client gives by itself.
     pub statuses: Statuses,
 }
 
-/// All of it.
+/// The whole table.
 #[derive(Debug, Default)]
 pub struct Table {
     /// Libraries by number.
-    pub libraries: Vec<Library>,
+    pub libraries: Vec<MathLibrary>,
     /// Functions by number.
     pub functions: Vec<Function>,
     /// Names of types of handles, by number.
@@ -213,7 +213,7 @@ pub fn table() -> &'static Table {
 }
 
 /// The library that has a function of this name, forwarded or not.
-pub fn library_of(name: &str) -> Option<&'static Library> {
+pub fn library_of(name: &str) -> Option<&'static MathLibrary> {
     let libraries = &table().libraries;
     let longest = libraries
         .iter()
@@ -221,8 +221,8 @@ pub fn library_of(name: &str) -> Option<&'static Library> {
     longest.max_by_key(|library| library.name.len())
 }
 
-/// Bytes of an element of an attribute of cuDNN, by `cudnnBackendAttributeType_t`: handles, 64-bit numbers, doubles and addresses have 8, truths and
-/// characters 1, fractions 16, and enumerations and the rest 4.
+/// Bytes of an element of an attribute of cuDNN, by `cudnnBackendAttributeType_t`: handles, 64-bit numbers, doubles and addresses have 8,
+/// truths and characters 1, fractions 16, and enumerations and the rest 4.
 pub fn attribute_bytes(kind: u64) -> usize {
     match kind {
         0 | 3 | 5 | 6 | 15 => 8,
@@ -272,7 +272,7 @@ fn read(text: &'static str) -> Table {
             "library" => {
                 let status = |at: usize| number(words[at]) as i32;
                 let handle = table.intern(words[3]);
-                table.libraries.push(Library {
+                table.libraries.push(MathLibrary {
                     name: words[1],
                     versions: words[2].split(',').collect(),
                     handle,
@@ -343,52 +343,52 @@ fn cut(text: &'static str, at: char) -> (&'static str, Option<&'static str>) {
     }
 }
 
-fn read_kind(table: &mut Table, word: &'static str) -> Kind {
+fn read_kind(table: &mut Table, word: &'static str) -> ParameterKind {
     let (word, keep) = cut(word, '>');
     let keep = keep.map(|slot| number(slot) as u8);
     let (kind, rest) = cut(word, ':');
     let rest = rest.unwrap_or_default();
     match kind {
-        "i" => Kind::Int { keep },
-        "w" => Kind::Word { keep },
-        "f" => Kind::Float,
-        "d" => Kind::Double,
-        "s" => Kind::Stream { keep },
-        "h" => Kind::Handle(table.intern(rest)),
+        "i" => ParameterKind::Int { keep },
+        "w" => ParameterKind::Word { keep },
+        "f" => ParameterKind::Float,
+        "d" => ParameterKind::Double,
+        "s" => ParameterKind::Stream { keep },
+        "h" => ParameterKind::Handle(table.intern(rest)),
         "n" => {
             let (handle, mode) = cut(rest, '=');
-            Kind::New {
+            ParameterKind::New {
                 handle: table.intern(handle),
                 mode: mode.map_or(0, |mode| number(mode) as u64),
             }
         }
-        "x" => Kind::Old(table.intern(rest)),
-        "p" => Kind::Device,
+        "x" => ParameterKind::Old(table.intern(rest)),
+        "p" => ParameterKind::Device,
         "m" => read_scalar(rest),
-        "r" => Kind::Result(read_size(rest)),
-        "u" => Kind::Both(number(rest)),
-        "b" => Kind::In(read_size(rest)),
-        "o" => Kind::Out(read_size(rest)),
-        "c" => Kind::InOut(number(rest)),
-        "v" => Kind::Value(number(rest)),
-        "z" => Kind::Text,
+        "r" => ParameterKind::Result(read_size(rest)),
+        "u" => ParameterKind::Both(number(rest)),
+        "b" => ParameterKind::In(read_size(rest)),
+        "o" => ParameterKind::Out(read_size(rest)),
+        "c" => ParameterKind::InOut(number(rest)),
+        "v" => ParameterKind::Value(number(rest)),
+        "z" => ParameterKind::Text,
         "k" => {
             let (slot, bytes) = cut(rest, ':');
-            Kind::Kept {
+            ParameterKind::Kept {
                 slot: number(slot) as u8,
                 bytes: number(bytes.unwrap_or_default()),
             }
         }
-        "A" => Kind::Attribute,
+        "A" => ParameterKind::Attribute,
         _ => unreachable!("the table has no kind {kind}"),
     }
 }
 
-fn read_scalar(text: &'static str) -> Kind {
+fn read_scalar(text: &'static str) -> ParameterKind {
     let (text, also) = cut(text, '/');
     let (text, of) = cut(text, '@');
     let bytes = text.trim_end_matches('~');
-    Kind::Scalar {
+    ParameterKind::Scalar {
         bytes: number(bytes),
         is_bounded: bytes != text,
         of: of.map_or(0, number),
@@ -463,7 +463,7 @@ mod tests {
         assert_eq!(gemm.kinds.len(), 14);
         assert_eq!(
             gemm.kinds[6],
-            Kind::Scalar {
+            ParameterKind::Scalar {
                 bytes: 4,
                 is_bounded: false,
                 of: 0,
@@ -478,11 +478,11 @@ mod tests {
         let finalize = function("cudnnBackendFinalize");
         assert_eq!(finalize.gives, Gives::Waits { unless });
         let create = function("cudnnBackendCreateDescriptor");
-        assert_eq!(create.kinds[0], Kind::Int { keep: Some(1) });
+        assert_eq!(create.kinds[0], ParameterKind::Int { keep: Some(1) });
         let matmul = function("cublasLtMatmul");
         assert!(matches!(
             matmul.kinds[7],
-            Kind::Scalar {
+            ParameterKind::Scalar {
                 of: 1,
                 also: 4,
                 is_bounded: true,
@@ -506,10 +506,10 @@ mod tests {
             let count = function.kinds.len();
             for kind in &function.kinds {
                 let of = match kind {
-                    Kind::Scalar { of, .. } => *of,
-                    Kind::In(Size::Each(_, of) | Size::Type(of))
-                    | Kind::Out(Size::Each(_, of) | Size::Type(of))
-                    | Kind::Result(Size::Each(_, of) | Size::Type(of)) => *of,
+                    ParameterKind::Scalar { of, .. } => *of,
+                    ParameterKind::In(Size::Each(_, of) | Size::Type(of))
+                    | ParameterKind::Out(Size::Each(_, of) | Size::Type(of))
+                    | ParameterKind::Result(Size::Each(_, of) | Size::Type(of)) => *of,
                     _ => 0,
                 };
                 assert!(count == 0 || of < count, "{}", function.name);

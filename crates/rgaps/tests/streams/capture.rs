@@ -1,4 +1,4 @@
-//! Streams that capture a graph: nothing is queued on them, and nothing of theirs is spoilt.
+//! Streams that capture a graph: rgaps queues nothing on them, and does not invalidate the capture.
 
 use crate::gpu::MESSAGE;
 use crate::gpu::{gpu, publish, publish_done, room, small_pool, value_of, Pinned, POOL_BLOCKS};
@@ -26,7 +26,7 @@ fn a_capturing_stream_is_refused_and_the_loan_given_back() {
         );
         let gate = gpu.close(&other);
         let loan = unpublished.loan.expect("the loan comes back");
-        // SAFETY: as above.
+        // SAFETY: the failed publish gave the loan back, so its bytes are ours until the stream has passed.
         unsafe { other.fill(loan.address(), 4, MESSAGE).unwrap() };
         loan.publish_on(other.handle()).unwrap();
         let sample = subscriber.recv_timeout(SOON).unwrap();
@@ -41,10 +41,10 @@ fn a_capturing_stream_is_refused_and_the_loan_given_back() {
     });
 }
 
-/// What was queued before the capture began may still read the block; whether it does cannot be asked
-/// before the capture has ended.
+/// Work that was queued before the capture began may still read the block. Only after the capture can rgaps ask
+/// CUDA whether that work has finished.
 #[test]
-fn what_has_deferred_releases_of_on_a_capturing_stream_is_kept_until_the_capture_has_ended() {
+fn what_is_released_on_a_capturing_stream_is_kept_until_the_capture_has_ended() {
     alone(&[], || {
         let gpu = gpu();
         let daemon = small_pool();
@@ -104,7 +104,7 @@ fn a_loan_that_is_dropped_on_a_capturing_stream_is_kept_until_the_capture_has_en
     });
 }
 
-/// A thread may close a subscriber before it ends its stream's capture. What was in use comes back after the capture.
+/// A thread may close a subscriber before it ends its stream's capture. The blocks in use come back after the capture.
 #[test]
 fn closing_while_a_stream_captures_ends_and_gives_back_all_memory() {
     alone(&[], || {

@@ -40,7 +40,7 @@ fn the_next_daemon_adopts_what_is_queued() {
                 || waits.is_idle().unwrap()
                 || room(&publisher) > POOL_BLOCKS - 2
         });
-        // A stream that it has not heard of before.
+        // The next daemon does not know this stream yet.
         let newer = gpu.stream();
         let newer_gate = gpu.close(&newer);
         publish(&publisher, &newer, 3);

@@ -8,8 +8,7 @@ use crate::harness::{alone, hear, never, say, until, Process, SOON};
 use rgaps::{Publisher, RecvError, Sample};
 use std::time::{Duration, Instant};
 
-/// Role: publishes two messages, of which the second is never finished, and drops a loan that is never
-/// finished either.
+/// Role: publishes a finished message and an unfinished one, and discards a loan whose work never finishes.
 pub fn publisher() {
     let gpu = gpu();
     let node = role_node("publisher");
@@ -31,8 +30,8 @@ pub fn publisher() {
     while hear() != "end" {}
 }
 
-/// Role: takes a message and tells its value; when told to hold the next, reads it with work that
-/// never ends, without releasing it.
+/// Role: receives a message, reports its value and releases it. With `RGAPS_TEST_HOLD` it instead queues work that
+/// reads the message and never ends, and holds the message.
 pub fn reader() {
     let gpu = gpu();
     let node = role_node("reader");
@@ -66,12 +65,13 @@ fn neighbour(node: &rgaps::Node, gpu: &Gpu) -> Publisher {
     builder.loan_timeout(Duration::ZERO).create().unwrap()
 }
 
-/// Whether a message is whole, as a kernel would find out.
+/// Whether a message is whole, found as a kernel would: from the numbers at the address of `gpu_point`. None: the
+/// message has no such point.
 fn is_whole_for_kernels(gpu: &Gpu, sample: &Sample) -> Option<bool> {
     let (address, point) = sample.gpu_point()?;
     let numbers = Pinned::new(gpu, 4096);
     let stream = gpu.stream();
-    // SAFETY: registered memory of the zone, and our own.
+    // SAFETY: the sample keeps its zone's registered memory mapped, and `numbers` lives until the copy has finished.
     unsafe { stream.copy(numbers.address(), address, 16).unwrap() };
     until("two numbers are copied", || stream.is_idle().unwrap());
     let passed = |number: u64| number >> 32 == point >> 32 && number >= point;
@@ -139,7 +139,7 @@ fn a_killed_publishers_message_is_aborted_and_readers_go_on() {
     });
 }
 
-/// The verdict is in the descriptor: who comes to the message later finds it, too.
+/// The descriptor records that the message was aborted, so a subscriber that reads it later learns of it, too.
 #[test]
 fn what_a_killed_publisher_left_unread_says_what_became_of_it() {
     alone(&[], || {
@@ -187,7 +187,7 @@ fn killed_reader(role: &str, says: &[&str]) {
     });
     let killed = Instant::now();
     child.kill();
-    // The last message, too: nobody is there who has still to read it.
+    // The last message's block comes back, too: no subscriber has still to read it.
     until("the blocks come back", || room(&publisher) == POOL_BLOCKS);
     println!("the block was back after {:?}", killed.elapsed());
 }
@@ -202,8 +202,7 @@ fn what_a_killed_subscriber_has_let_go_of_comes_back_once_it_is_gone() {
     alone(&[], || killed_reader("subscriber", &["released"]));
 }
 
-/// A process that has gone down half-way leaves its kernels' memory alone: the daemon waits for the end
-/// of the process, not of its socket.
+/// The daemon keeps the memory of a process until the process ends: its GPU work may still run while it does not answer.
 #[test]
 fn a_stopped_publisher_is_not_a_dead_one() {
     if is_real() {

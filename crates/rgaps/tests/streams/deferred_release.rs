@@ -1,4 +1,4 @@
-//! Blocks that are let go of behind work that reads them.
+//! Deferred releases: samples that are released on streams whose work still reads their blocks.
 
 use crate::gpu::{
     gpu, publish, publish_done, role_node, room, small_pool, Pinned, MESSAGE, POOL_BLOCKS,
@@ -17,8 +17,8 @@ fn publisher(node: &Node, domain: rgaps::Domain) -> Publisher {
         .unwrap()
 }
 
-/// Role: takes a message, reads it on a stream that is held up, lets go of it there, and then does
-/// nothing more with rgaps.
+/// Role: receives a message, queues work that reads it on a stopped stream, releases it there, and then makes no more
+/// calls of rgaps.
 pub fn subscriber() {
     let gpu = gpu();
     let node = role_node("subscriber");
@@ -52,7 +52,7 @@ fn released_by_another(settings: &[Setting<'_>], stop: bool) {
     // Pushes the first message out of the history: only the work in the other process needs it.
     publish_done(&publisher, &stream, 2);
     assert_eq!(room(&publisher), POOL_BLOCKS - 2, "a block that is read");
-    // What would be written over it if it were given away.
+    // These messages would overwrite the block if the publisher reused it.
     for value in 3..10 {
         publish_done(&publisher, &stream, value);
     }
@@ -100,7 +100,7 @@ fn order_on_the_gpu_meets_order_on_the_cpu() {
     });
 }
 
-/// Several streams, several clones: all of them have to pass.
+/// The block comes back only after the work of all streams that all clones recorded.
 #[test]
 fn every_recorded_stream_of_every_clone_keeps_the_block() {
     alone(&[], || {
@@ -131,7 +131,7 @@ fn every_recorded_stream_of_every_clone_keeps_the_block() {
             });
             drop(gate);
         }
-        // Nobody calls the subscriber.
+        // The block comes back without another call of the subscriber.
         until("the block comes back", || {
             room(&publisher) == POOL_BLOCKS - 1
         });
@@ -140,7 +140,7 @@ fn every_recorded_stream_of_every_clone_keeps_the_block() {
     });
 }
 
-/// Nobody said on which stream: work on the default stream is what is waited for.
+/// No stream was named, so the release waits for the work of the default stream.
 #[test]
 fn a_dropped_sample_waits_for_the_default_stream() {
     alone(&[], || {
@@ -165,7 +165,7 @@ fn a_dropped_sample_waits_for_the_default_stream() {
     });
 }
 
-/// A subscriber is closed with work queued: its blocks are not reused before, and closing ends.
+/// A subscriber is closed while its work is queued. Its blocks are reused only after that work, and closing returns.
 #[test]
 fn a_subscriber_that_is_closed_waits_for_its_work() {
     alone(&[], || {
@@ -190,7 +190,7 @@ fn a_subscriber_that_is_closed_waits_for_its_work() {
             });
             drop(gate);
         });
-        // The last message, too: nobody is there who has still to read it.
+        // The last message's block comes back, too: no subscriber has still to read it.
         until("the blocks come back", || room(&publisher) == POOL_BLOCKS);
         assert_eq!(bytes.value(4096), Some(1));
     });

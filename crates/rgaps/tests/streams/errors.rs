@@ -1,4 +1,4 @@
-//! Driver calls that fail: the errors say which and how, and everything goes on afterwards.
+//! Driver calls that fail: the errors name the call and its code, and everything works afterwards.
 
 use crate::gpu::{gpu, publish, publish_done, room, small_pool, value_of, MESSAGE, POOL_BLOCKS};
 use crate::harness::{alone, never, until, SOON};
@@ -60,7 +60,7 @@ fn calls_that_fail_are_named_and_leave_everything_usable() {
     });
 }
 
-/// A release has nobody to tell: it waits for all work instead, and leaks nothing.
+/// A release cannot return an error: if a driver call fails, it waits for all work instead, and leaks nothing.
 #[test]
 fn a_deferred_release_outlives_calls_that_fail() {
     alone(&[], || {
@@ -114,7 +114,7 @@ fn a_deferred_release_outlives_calls_that_fail() {
     });
 }
 
-/// Host memory that cannot be registered, once: the CPU waits from then on.
+/// One registration of host memory fails. From then on publishing waits on the CPU.
 #[test]
 fn a_refused_registration_is_no_end() {
     alone(

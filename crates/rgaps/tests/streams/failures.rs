@@ -1,5 +1,5 @@
-//! Every driver call that a message makes on its way fails, one after another: whoever is told of it
-//! can go on, what arrives is what was sent, nothing is leaked, and nobody waits for ever.
+//! Makes every driver call on a message's path fail, one after another. The caller that gets the error can go on, the
+//! bytes that arrive are those sent, nothing is leaked, and nobody waits for ever.
 
 use crate::gpu::{gpu, room, small_pool, Gpu, Pinned, MESSAGE, POOL_BLOCKS};
 use crate::harness::{alone, until, Setting, SOON};
@@ -9,7 +9,7 @@ use rgaps_testkit::Daemon;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// What joining and passing messages on call. Of other calls `crates/cuda/tests/faults.rs` has each.
+/// The driver functions that joining and passing messages call. `crates/cuda/tests/faults.rs` covers the others.
 const CALLS: [&str; 26] = [
     "cuDeviceGet",
     "cuDeviceGetCount",
@@ -38,7 +38,7 @@ const CALLS: [&str; 26] = [
     "cuMemHostRegister",
     "cuMemHostGetDevicePointer",
 ];
-/// Failures of one call that are tried apart.
+/// For each function, the first to the fourth call fail, one in each run.
 const NTH_MAX: u64 = 4;
 const SETTINGS: [Setting; 1] = [("RGAPS_TEST_DRIVER_DELAY_US", "100")];
 
@@ -47,11 +47,11 @@ struct Set {
     writes: CudaStream,
     reads: CudaStream,
     target: Pinned,
-    /// The call that fails, which time, and whether it did.
+    /// The driver function that fails, at which of its calls (from 1), and whether that call was made.
     fails: Cell<(&'static str, u64, bool)>,
 }
 
-/// When the call fails.
+/// During which phase the call fails.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum When {
     Never,
@@ -78,8 +78,8 @@ impl Set {
         self.gpu.configure("fail=");
     }
 
-    /// A message of one value, written on a stream and read on another. False: something failed, and was
-    /// told. What was read is looked at by the caller.
+    /// Publishes a message that one stream fills with `value`, and checks it as the CPU and another stream read it.
+    /// False: a call returned an error.
     fn pass(&self, publisher: &Publisher, subscriber: &Subscriber, value: u8, fails: bool) -> bool {
         let Ok(mut loan) = publisher.loan(MESSAGE) else {
             return false;
@@ -87,7 +87,7 @@ impl Set {
         self.begin(fails);
         let written = loan.write(0, &[!value; 64]);
         self.end(fails);
-        // SAFETY: the loan's bytes are ours until the stream has passed the publishing.
+        // SAFETY: we hold the loan, so nobody else uses its bytes; `publish_on` or `discard_on` orders others behind this work.
         unsafe {
             let filled = self.writes.fill(loan.address(), value, loan.len());
             filled.unwrap();
@@ -95,7 +95,7 @@ impl Set {
         self.begin(fails);
         if let Err(unpublished) = loan.publish_on(self.writes.handle()) {
             self.end(fails);
-            // It is the user's, and its stream may still write it.
+            // The loan came back, and the stream may still write its bytes.
             if let Some(loan) = unpublished.loan {
                 loan.discard_on(self.writes.handle());
             }
@@ -133,7 +133,7 @@ impl Set {
         self.end(fails);
     }
 
-    /// Joins, passes messages, and leaves; with a failure it may do less. How many messages passed.
+    /// Joins, passes three messages, and leaves. Returns how many messages passed: 3 unless a call fails.
     fn live(&self, daemon: &Daemon, when: When) -> u32 {
         self.begin(when == When::Joining);
         let node = daemon.node("test");
@@ -153,7 +153,7 @@ impl Set {
             let fails = when == When::Passing;
             passed += u32::from(self.pass(&publisher, &subscriber, value, fails));
         }
-        // A history of one message is left.
+        // The history may keep one message.
         until("nothing is leaked", || room(&publisher) >= POOL_BLOCKS - 1);
         passed
     }

@@ -1,4 +1,4 @@
-//! A GPU, with streams that can be held up and whose work can be looked at.
+//! The GPU of these tests: streams that a test can stop, and memory in which it sees their results.
 
 use rgaps::{Domain, Node, Publisher, Sample, Stream};
 use rgaps_cuda::{Context, CudaStream, Driver, ForeignStreams, Registered};
@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void, CStr, CString};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Bytes of a test's messages, and of the pool: what every block of the pool is seen to be used for.
+/// The bytes of a test's messages. The pool has room for only `POOL_BLOCKS` of them, so a test sees which are in use.
 pub const MESSAGE: u64 = 8 << 20;
 pub const POOL_BLOCKS: usize = 4;
 
@@ -17,17 +17,17 @@ pub const POOL_BLOCKS: usize = 4;
 pub struct Gpu {
     pub context: Arc<Context>,
     pub domain: Domain,
-    /// None: a real GPU.
+    /// Controls the test driver. None: a real GPU.
     pub control: Option<&'static TestDriver>,
     library: Library,
 }
 
-/// The driver's, as `dlsym` wants it.
+/// The handle of the driver's library, for `dlsym`.
 struct Library(*mut c_void);
 
 // SAFETY: the handle is only passed to dlsym, and the library stays loaded.
 unsafe impl Send for Library {}
-// SAFETY: as above.
+// SAFETY: `dlsym` may be called from several threads, and the library stays loaded.
 unsafe impl Sync for Library {}
 
 /// The first GPU.
@@ -63,16 +63,16 @@ impl Gpu {
         CudaStream::new(self.context.clone()).unwrap()
     }
 
-    /// A driver function that rgaps does not call.
+    /// Returns a driver function, for calls that rgaps itself does not make.
     ///
     /// # Safety
-    /// `F` is its type.
+    /// `F` is the type of the function that `symbol` names.
     unsafe fn function<F: Copy>(&self, symbol: &CStr) -> F {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         // SAFETY: the library stays loaded.
         let address = unsafe { libc::dlsym(self.library.0, symbol.as_ptr()) };
         assert!(!address.is_null(), "{symbol:?}");
-        // SAFETY: the sizes agree, the caller vouches for the type.
+        // SAFETY: the sizes are equal, and the caller promises that `F` is the function's type.
         unsafe { std::mem::transmute_copy(&address) }
     }
 
@@ -118,7 +118,7 @@ impl Gpu {
         self.control.map(|control| control.calls(name))
     }
 
-    /// Settings for the test driver from here on.
+    /// Replaces the test driver's settings and restarts its counts of calls. Does nothing on a real GPU.
     pub fn configure(&self, settings: &str) {
         if let Some(control) = self.control {
             control.configure(settings);
@@ -126,7 +126,7 @@ impl Gpu {
     }
 }
 
-/// Host memory that GPUs reach, never given back.
+/// Host memory that GPUs can access. It is never freed.
 pub struct Pinned {
     start: *mut u8,
     bytes: usize,
@@ -144,7 +144,7 @@ impl Pinned {
         // SAFETY: a new mapping, never unmapped.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED);
-        // SAFETY: as above.
+        // SAFETY: the mapping has `bytes` bytes and is never unmapped.
         let registered = unsafe { Registered::new(gpu.context.clone(), start, bytes).unwrap() };
         let address = registered.device_address();
         std::mem::forget(registered);
@@ -155,7 +155,7 @@ impl Pinned {
         }
     }
 
-    /// Where GPUs find it.
+    /// Its address for GPUs.
     pub fn address(&self) -> u64 {
         self.address
     }
@@ -166,19 +166,19 @@ impl Pinned {
         unsafe { AtomicU64::from_ptr(self.start.cast::<u64>().add(index)) }
     }
 
-    /// What number `index` is now.
+    /// The current value of the 64-bit number `index`.
     pub fn number(&self, index: usize) -> u64 {
         self.word(index).load(Ordering::Acquire)
     }
 
-    /// What byte `at` is now.
+    /// The current value of byte `at`.
     pub fn byte(&self, at: usize) -> u8 {
         assert!(at < self.bytes);
         // SAFETY: inside the mapping.
         unsafe { self.start.add(at).read_volatile() }
     }
 
-    /// The first byte, if the first `bytes` are all the same; sampled where they are many.
+    /// The first byte, if the first `bytes` bytes are all equal, else None. Of many bytes it compares only a sample.
     pub fn value(&self, bytes: usize) -> Option<u8> {
         let first = self.byte(0);
         let step = (bytes / 4096).max(1) | 1;
@@ -186,14 +186,14 @@ impl Pinned {
         all.all(|at| self.byte(at) == first).then_some(first)
     }
 
-    /// Queues copying a sample's bytes to here.
+    /// Queues a copy of a sample's bytes to this memory.
     pub fn take(&self, stream: &CudaStream, sample: &Sample) {
-        // SAFETY: the sample, or its recorded streams, keep its bytes; nobody else uses ours.
+        // SAFETY: the caller keeps the sample, or releases it on this stream, until the copy is done; only this test uses our memory.
         unsafe { stream.copy(self.address, sample.address(), sample.len()) }.unwrap();
     }
 }
 
-/// Holds a stream up where it is now, until it is dropped.
+/// Stops a stream behind the work that is already queued, until the gate is dropped.
 pub enum Gate {
     Number(&'static AtomicU64),
     Held(#[allow(dead_code, reason = "it is dropped")] Held<'static>),
@@ -202,18 +202,18 @@ pub enum Gate {
 impl Gpu {
     pub fn close(&self, stream: &CudaStream) -> Gate {
         match self.control {
-            // Also where streams cannot wait for numbers.
+            // Works also where streams cannot wait for numbers.
             Some(control) => Gate::Held(control.hold(stream.handle().0)),
             None => self.close_by_number(stream),
         }
     }
 
-    /// The same also for a stream that is destroyed meanwhile.
+    /// Like `close`, also for a stream that is destroyed while the gate is closed.
     pub fn close_by_number(&self, stream: &CudaStream) -> Gate {
         self.close_handle(stream.handle())
     }
 
-    /// The same for the default stream.
+    /// Like `close_by_number`, for the default stream.
     pub fn close_default(&self) -> Gate {
         self.close_handle(Stream(0))
     }
@@ -225,13 +225,13 @@ impl Gpu {
         let index = NEXT.fetch_add(1, Ordering::Relaxed);
         let streams = ForeignStreams::default();
         let on = streams.enter(&self.context, stream).unwrap();
-        // SAFETY: a word of memory that stays registered.
+        // SAFETY: the word lies in `GATES`, which is registered and never freed.
         unsafe { on.wait_value(gates.address + index * 8, 1).unwrap() };
         Gate::Number(gates.word(index as usize))
     }
 }
 
-// SAFETY: as for `Send`: all accesses are atomic or volatile.
+// SAFETY: the memory is never unmapped, and everything in it is accessed as atomics or volatile.
 unsafe impl Sync for Pinned {}
 
 impl Drop for Gate {
@@ -248,7 +248,7 @@ pub fn small_pool() -> Daemon {
     Daemon::start_with(&format!("[pool.cuda]\ncap = \"{cap}MiB\"\n"))
 }
 
-/// The node of a role.
+/// The node of a role's process, in the realm that the test named in `RGAPS_SOCKET`.
 pub fn role_node(name: &str) -> Node {
     let config = rgaps::Config {
         socket: std::env::var_os("RGAPS_SOCKET").map(Into::into),
@@ -258,7 +258,7 @@ pub fn role_node(name: &str) -> Node {
     Node::builder(name).config(config).build().unwrap()
 }
 
-/// How many more messages the pool has room for now.
+/// How many more messages of `MESSAGE` bytes the pool has room for.
 pub fn room(publisher: &Publisher) -> usize {
     static IDLE: OnceLock<CudaStream> = OnceLock::new();
     let idle = IDLE.get_or_init(|| gpu().stream()).handle();
@@ -271,18 +271,18 @@ pub fn room(publisher: &Publisher) -> usize {
 /// Publishes a message that a stream fills with `value`.
 pub fn publish(publisher: &Publisher, stream: &CudaStream, value: u8) -> u64 {
     let loan = publisher.loan(MESSAGE).unwrap();
-    // SAFETY: the loan's bytes are ours until the stream has passed the publishing.
+    // SAFETY: we hold the loan, so nobody else uses its bytes; `publish_on` orders readers behind this work.
     unsafe { stream.fill(loan.address(), value, loan.len()).unwrap() };
     loan.publish_on(stream.handle()).unwrap()
 }
 
-/// The same, and waits until the bytes are there.
+/// Like `publish`, and waits until the stream has written the bytes.
 pub fn publish_done(publisher: &Publisher, stream: &CudaStream, value: u8) {
     publish(publisher, stream, value);
     crate::harness::until("our own work is done", || stream.is_idle().unwrap());
 }
 
-/// What the bytes are, if they are all the same, as the CPU reads them; sampled.
+/// The value of a sample's bytes as the CPU reads them, if a selection of them are all equal, else None.
 pub fn value_of(sample: &Sample) -> Option<u8> {
     let at = |offset| {
         let mut bytes = [0; 64];

@@ -1,4 +1,4 @@
-//! Processes: every test in one of its own, and those that it starts.
+//! Processes: each test runs in one of its own, and may start others in *roles*.
 
 pub use rgaps_testkit::{until, LIMIT as SOON};
 use rustix::process::{kill_process_group, Pid, Signal};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// How long a test may take altogether.
 const LIMIT: Duration = Duration::from_secs(300);
-/// How long what must not happen is given to happen.
+/// How long a test watches for something that must not happen.
 pub const A_WHILE: Duration = Duration::from_millis(30);
 
 const ALONE: &str = "RGAPS_TEST_ALONE";
@@ -34,7 +34,7 @@ pub fn alone<F: FnOnce()>(settings: &[Setting<'_>], body: F) {
         return;
     }
     let mut command = this_program(name, settings);
-    // Built here, if it has to be: that may take longer than any test.
+    // Builds the daemon here if necessary: that may take longer than a test's limit.
     command.env("RGAPS_DAEMON", rgaps_testkit::programs::rgapsd());
     command.env(ALONE, name).process_group(0);
     let process = Process::start(command);
@@ -61,7 +61,7 @@ fn this_program(test: &str, settings: &[Setting<'_>]) -> Command {
     command
 }
 
-/// What other processes of a test do: `RGAPS_TEST_ROLE` says which.
+/// The entry of a test's other processes: runs the role that `RGAPS_TEST_ROLE` names.
 #[test]
 #[ignore = "run by others"]
 fn role() {
@@ -80,7 +80,7 @@ fn role() {
     say("done");
 }
 
-/// In a role: tells the test.
+/// In a role: sends `text` to the test.
 pub fn say(text: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\n@{text}")
@@ -88,7 +88,7 @@ pub fn say(text: &str) {
         .unwrap();
 }
 
-/// In a role: what the test says next; ends the process where the test is gone.
+/// In a role: returns the next line that the test sends. Ends the process if the test has ended.
 pub fn hear() -> String {
     let mut line = String::new();
     match std::io::stdin().read_line(&mut line) {
@@ -97,7 +97,7 @@ pub fn hear() -> String {
     }
 }
 
-/// In a role that hears nothing: ends the process where the test is gone.
+/// For a process that reads nothing from its parent: calls `end` once the parent has ended.
 pub fn end_with_parent(end: impl Fn() + Send + 'static) {
     std::thread::spawn(move || {
         while matches!(std::io::stdin().read(&mut [0; 64]), Ok(bytes) if bytes > 0) {}
@@ -105,7 +105,7 @@ pub fn end_with_parent(end: impl Fn() + Send + 'static) {
     });
 }
 
-/// Another process.
+/// A process that a test started. Dropping it kills the process.
 pub struct Process {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -142,12 +142,12 @@ impl Process {
         }
     }
 
-    /// The next line; none: the process has closed its output, or there was none in time.
+    /// The next line. None: the process has closed its output, or printed no line within `timeout`.
     fn line(&self, timeout: Duration) -> Option<String> {
         self.lines.recv_timeout(timeout).ok()
     }
 
-    /// What the role says next. Panics after a limit.
+    /// Returns the next text that the role sends. Panics after a limit.
     pub fn hear(&self) -> String {
         let end = Instant::now() + SOON;
         loop {
@@ -159,7 +159,7 @@ impl Process {
         }
     }
 
-    /// Panics unless the role says this next.
+    /// Panics unless the role sends `text` next.
     pub fn expect(&self, text: &str) {
         assert_eq!(self.hear(), text);
     }
@@ -182,7 +182,7 @@ impl Process {
         self.child.wait().unwrap();
     }
 
-    /// How it ends; killed with its group when it does not until `end`.
+    /// Waits for the exit status. None: the process still ran at `end`, and was killed with its group.
     fn outcome(mut self, end: Instant) -> Option<std::process::ExitStatus> {
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -196,7 +196,7 @@ impl Process {
         }
     }
 
-    /// Panics unless it says that it is done, and ends well.
+    /// Panics unless the role reports that it is done, and ends successfully.
     pub fn finish(mut self) {
         self.expect("done");
         drop(self.stdin.take());
@@ -221,7 +221,7 @@ impl Drop for Process {
     }
 }
 
-/// Panics if something becomes so that must not, as far as a short look tells.
+/// Panics with `what` if `is_so` becomes true within `A_WHILE`.
 pub fn never(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + A_WHILE;
     while Instant::now() < end {

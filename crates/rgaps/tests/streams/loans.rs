@@ -1,4 +1,4 @@
-//! Blocks that the publisher's own work still writes.
+//! Blocks that the publisher's own work still writes: nobody reuses them before that work has finished.
 
 use crate::gpu::{gpu, publish, publish_done, room, small_pool, value_of, MESSAGE, POOL_BLOCKS};
 use crate::harness::{alone, never, until, SOON};
@@ -29,7 +29,7 @@ fn dropped_loans_are_not_reused_under_their_work() {
         // SAFETY: the loan's bytes are ours until the stream has passed.
         unsafe { stream.fill(loan.address(), 1, MESSAGE).unwrap() };
         loan.discard_on(stream.handle());
-        // One that was copied into on the stream, which it remembers.
+        // A loan remembers the stream on which it was copied into.
         let mut loan = publisher.loan(MESSAGE).unwrap();
         let source = publisher.loan(MESSAGE).unwrap();
         // SAFETY: both loans' bytes are ours until the stream has passed.
@@ -39,7 +39,7 @@ fn dropped_loans_are_not_reused_under_their_work() {
         };
         drop(loan);
         source.discard_on(stream.handle());
-        // And one that nobody works on.
+        // No work uses this loan.
         publisher.loan(MESSAGE).unwrap().discard_on(other.handle());
         never("a block is reused that is still written", || {
             room(&publisher) != POOL_BLOCKS - 3
@@ -56,7 +56,7 @@ fn an_evicted_message_is_not_reused_under_its_work() {
         let daemon = small_pool();
         let node = daemon.node("test");
         let publisher = publisher(&node, gpu.domain);
-        // It reads nothing, so that the last message stays.
+        // The subscriber reads nothing, so the last message stays.
         let _subscriber = node.subscriber("t").create().unwrap();
         let streams = [gpu.stream(), gpu.stream()];
         let gates = streams.each_ref().map(|stream| gpu.close(stream));
@@ -78,7 +78,7 @@ fn an_evicted_message_is_not_reused_under_its_work() {
     });
 }
 
-/// The user gets the loan back, and drops it: the stream that he meant to publish on writes it.
+/// The user drops the loan that came back. The stream on which it should have been published still writes it.
 #[test]
 fn a_loan_whose_publishing_failed_is_not_reused_under_its_work() {
     alone(&[], || {
@@ -115,7 +115,7 @@ fn a_loan_whose_publishing_failed_is_not_reused_under_its_work() {
     });
 }
 
-/// The caller has waited: no stream is asked, whatever else is queued, and the message is there.
+/// `Stream::NONE` means that the caller has waited for the work. rgaps asks no stream, and the message is ready at once.
 #[test]
 fn without_a_stream_no_stream_is_asked() {
     alone(&[], || {
@@ -128,7 +128,7 @@ fn without_a_stream_no_stream_is_asked() {
         publish_done(&publisher, &stream, 1);
         drop(subscriber.recv_timeout(SOON).unwrap());
         let loan = publisher.loan(MESSAGE).unwrap();
-        // SAFETY: the loan's bytes are ours, and the work is waited for.
+        // SAFETY: we hold the loan, so nobody else uses its bytes, and `synchronize` waits for the work.
         unsafe { stream.fill(loan.address(), 2, MESSAGE).unwrap() };
         stream.synchronize().unwrap();
         let gate = gpu.close(&busy);
@@ -145,13 +145,13 @@ fn without_a_stream_no_stream_is_asked() {
         assert!(sample.is_ready().unwrap());
         assert_eq!(value_of(&sample), Some(2));
         drop(gate);
-        // Given back, too: at once.
+        // A loan that is discarded without a stream comes back at once.
         publisher.loan(MESSAGE).unwrap().discard_on(Stream::NONE);
         assert_eq!(room(&publisher), POOL_BLOCKS - 1);
     });
 }
 
-/// Leaving with work queued: whoever is leased the memory next must not meet it.
+/// A publisher closes with work queued. Its memory is leased to others only after that work.
 #[test]
 fn a_publisher_that_is_closed_waits_for_its_work() {
     alone(&[], || {

@@ -1,4 +1,4 @@
-//! A process that lives on with a lost context.
+//! A process that lost its CUDA context and lives on: rgaps treats its GPU work as that of a dead process.
 
 use crate::gpu::{gpu, publish, publish_done, role_node, room, small_pool, value_of, Gpu};
 use crate::gpu::{Pinned, MESSAGE, POOL_BLOCKS};
@@ -6,8 +6,8 @@ use crate::harness::{alone, hear, never, say, until, Process, SOON};
 use rgaps::RecvError;
 use std::time::Duration;
 
-/// What ends the context, as a kernel does that writes where it must not. A kernel is loaded when it is first
-/// launched, which waits for all that is queued: so that comes first.
+/// Returns a function that ends the context: on a real GPU a kernel that writes to an invalid address. CUDA loads a
+/// kernel at its first launch and then waits for all queued work, so `loss` launches it once before any is queued.
 fn loss(gpu: &Gpu) -> impl FnOnce() + '_ {
     let kernel = gpu.control.is_none().then(|| {
         let kernels = rgaps_kernels::Kernels::load(gpu.context.clone()).unwrap();
@@ -21,15 +21,15 @@ fn loss(gpu: &Gpu) -> impl FnOnce() + '_ {
         let Some((kernels, stream)) = &kernel else {
             return gpu.control.unwrap().lose_context(0);
         };
-        // SAFETY: it is meant to fault: nothing is mapped there.
+        // SAFETY: nothing is mapped at this address, so the kernel writes nothing: it faults, as intended.
         unsafe { kernels.scribble(stream.handle(), 0x1000, 8, 0) }.unwrap();
         until("the context is lost", || gpu.context.is_lost());
         std::mem::forget(kernel);
     }
 }
 
-/// Role: publishes a message that is never finished, lets go of one behind work that never ends, loses
-/// its context, and, when told to, calls rgaps again.
+/// Role: publishes a message whose work never finishes, releases a sample behind that work, loses its context and,
+/// when the test asks, calls rgaps again.
 pub fn loser() {
     let gpu = gpu();
     let lose = loss(&gpu);
@@ -78,12 +78,12 @@ fn lost_by_another(calls: bool) {
     let unfinished = subscriber.recv_timeout(SOON).unwrap();
     unfinished.wait_on(waits.handle()).unwrap();
     never("a stream did not wait", || waits.is_idle().unwrap());
-    // Our two and its one.
+    // In use: two blocks of this process, and one of the loser.
     assert_eq!(room(&publisher), POOL_BLOCKS - 3);
     child.say("lose");
     child.expect("lost");
     if calls {
-        // What it takes is for the lost context to refuse, and not for a pool that we have leased.
+        // Returns free memory to the pool, so that the loser's call fails for the lost context and not for a full pool.
         publisher.trim(0).unwrap();
         child.say("call");
         let error = child.hear();
@@ -105,7 +105,7 @@ fn lost_by_another(calls: bool) {
     drop(unfinished);
     child.say("end");
     child.finish();
-    // Ours, too, which everybody has read.
+    // The blocks of this process come back, too: every subscriber has read them.
     until("what it had comes back", || room(&publisher) == POOL_BLOCKS);
 }
 

@@ -1,7 +1,7 @@
 //! Order on streams, over the test driver, or on a real GPU with `RGAPS_TEST_GPU=1`.
 //!
-//! Each test runs in a process of its own (`harness::alone`), since the driver's state is a process's,
-//! and is killed after a limit.
+//! Each test runs in a process of its own (`harness::alone`), because the driver keeps its state per process. The
+//! harness kills a test after a limit.
 
 mod capture;
 mod daemon;

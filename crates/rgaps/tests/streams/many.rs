@@ -7,7 +7,7 @@ use rgaps_testkit::Daemon;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Streams of a process that have timelines at once.
+/// How many streams of a process can have timelines at once.
 const LINES: usize = 64;
 const SMALL: u64 = 4096;
 
@@ -31,7 +31,7 @@ fn more_streams_than_timelines_take_turns() {
             loan.publish_on(stream.handle()).unwrap();
         };
         for round in 0..2 {
-            // A GPU gives a new stream its queue when nothing is held up.
+            // All streams are created before any is stopped: only then does a GPU give each its queue.
             let mut streams: Vec<_> = (0..LINES).map(|_| gpu.stream()).collect();
             let stream = gpu.stream();
             let mut gates: Vec<_> = streams.iter().map(|stream| gpu.close(stream)).collect();
@@ -39,7 +39,7 @@ fn more_streams_than_timelines_take_turns() {
                 publish(stream, at as u8);
             }
             let gate = gpu.close(&stream);
-            // A GPU has at most 32 queues, and a stream that waits in one holds up the others there: all go on at once.
+            // A real GPU has at most 32 queues, and a stopped stream blocks the others of its queue. So all gates open at once.
             let others = match gpu.control {
                 Some(_) => vec![],
                 None => std::mem::take(&mut gates),
@@ -62,7 +62,7 @@ fn more_streams_than_timelines_take_turns() {
                 .collect();
             assert!(samples[LINES].is_ready().unwrap());
             assert_eq!(value_of(&samples[LINES]), Some(200));
-            // In any order but that of publishing.
+            // The gates open in another order than that of publishing.
             let turn = gates.len().min(7);
             gates.rotate_left(turn);
             streams.rotate_left(turn);
@@ -77,7 +77,7 @@ fn more_streams_than_timelines_take_turns() {
     });
 }
 
-/// Handles are used again by the driver; timelines are not confused by it.
+/// The driver reuses the handles of destroyed streams. A new stream with an old handle has a timeline of its own.
 #[test]
 fn streams_come_and_go() {
     alone(&[], || {
@@ -129,7 +129,7 @@ fn a_stream_that_is_destroyed_finishes_its_work() {
     });
 }
 
-/// A recorded stream must live as long as the sample; one that does not leaks nothing.
+/// A recorded stream must live as long as the sample. If it does not, rgaps still leaks nothing.
 #[test]
 fn a_recorded_stream_that_is_gone_leaks_nothing() {
     alone(&[], || {

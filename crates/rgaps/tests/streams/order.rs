@@ -1,4 +1,4 @@
-//! Publishing does not wait, and reading does.
+//! Publishing does not wait for the queued work that writes a message; reading does.
 
 use crate::gpu::{gpu, publish, small_pool, value_of, Pinned, MESSAGE};
 use crate::harness::{alone, never, until, A_WHILE, SOON};
@@ -100,7 +100,7 @@ fn order_on_the_cpu(lack: &str) {
     let subscriber = node.subscriber("t").create().unwrap();
     let publisher = node.publisher("t").domain(gpu.domain).create().unwrap();
     let (writes, reads) = (gpu.stream(), gpu.stream());
-    // What was tried is not counted.
+    // Restarts the counts of calls, which leaves out those that tested the driver.
     gpu.configure("");
     let opened = AtomicBool::new(false);
     let open = |gate| {
@@ -121,7 +121,7 @@ fn order_on_the_cpu(lack: &str) {
 
         let gate = gpu.close(&reads);
         let other = publisher.loan(MESSAGE).unwrap();
-        // SAFETY: the sample keeps the bytes; nobody else uses those that they are copied over.
+        // SAFETY: the sample keeps the source and the loan the target until both are released on this stream.
         unsafe { reads.copy(other.address(), sample.address(), 64) }.unwrap();
         scope.spawn(|| open(gate));
         sample.release_on(reads.handle());
@@ -133,7 +133,7 @@ fn order_on_the_cpu(lack: &str) {
     }
 }
 
-/// What is idle costs a look: nothing is queued, and nothing waited for.
+/// For an idle stream rgaps only queries it: it queues nothing and waits for nothing.
 #[test]
 fn idle_streams_get_nothing_queued() {
     alone(&[], || {
@@ -143,7 +143,7 @@ fn idle_streams_get_nothing_queued() {
         let subscriber = node.subscriber("t").create().unwrap();
         let publisher = node.publisher("t").domain(gpu.domain).create().unwrap();
         let (writes, reads) = (gpu.stream(), gpu.stream());
-        // The first message finds out what works.
+        // With the first message rgaps tests what the driver supports.
         publish(&publisher, &writes, 1);
         until("the stream is idle", || writes.is_idle().unwrap());
         drop(subscriber.recv_timeout(SOON).unwrap());

@@ -1,4 +1,4 @@
-//! Two processes that wait for one another, with as little room on the GPU as can be.
+//! Two processes that wait for each other, with a single hardware queue on the GPU.
 
 use crate::gpu::{gpu, role_node, small_pool, Pinned};
 use crate::harness::{alone, say, until, Process, Setting, SOON};
@@ -6,7 +6,7 @@ use crate::harness::{alone, say, until, Process, Setting, SOON};
 const ROUNDS: u64 = 60;
 const BYTES: u64 = 1 << 16;
 
-/// Role: publishes reliably on one topic what it has made of the other's messages.
+/// Role: in each round publishes a message on one topic, and then reads the other process's message on the other topic.
 pub fn peer() {
     let gpu = gpu();
     let node = role_node("peer");
@@ -31,7 +31,7 @@ pub fn peer() {
         unsafe { writes.fill(loan.address(), round as u8, BYTES).unwrap() };
         loan.publish_on(writes.handle()).unwrap();
         if round % 5 == 2 {
-            // While the other's work may wait for what we have not yet queued.
+            // Waits while the other process's work may wait for work that we have not queued yet.
             gpu.context.synchronize().unwrap();
         }
         let sample = subscriber.recv_timeout(SOON).unwrap();

@@ -1,5 +1,5 @@
-//! Random delays: publisher and subscribers on random streams, blocks reused at once, every message
-//! checked. `RGAPS_TEST_SEEDS` seeds, from `RGAPS_TEST_SEED` on.
+//! Random delays: a publisher and two subscribers use random streams, blocks are reused at once, and every message is
+//! checked. Runs `RGAPS_TEST_SEEDS` seeds, the first of which is `RGAPS_TEST_SEED`.
 
 use crate::gpu::{gpu, role_node, Gpu, Pinned};
 use crate::harness::{alone, is_alone, say, until, Process, SOON};
@@ -17,7 +17,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     text.parse().unwrap_or(otherwise)
 }
 
-/// Role: one of the three.
+/// Role: the publisher or one of the two subscribers, as `RGAPS_TEST_KIND` names it.
 pub fn member() {
     let (seed, kind) = (
         number("RGAPS_TEST_SEED", 1),
@@ -58,7 +58,7 @@ fn publish(gpu: &Gpu, publisher: &Publisher, random: &mut Random) {
             loan
         };
         if random.below(4) == 0 {
-            // What nobody may ever see.
+            // No subscriber may ever read this value.
             fill(255).discard_on(stream.handle());
         }
         let mut loan = fill(value);
@@ -70,14 +70,14 @@ fn publish(gpu: &Gpu, publisher: &Publisher, random: &mut Random) {
     last.publish().unwrap();
 }
 
-/// A copy of a message that a stream has been told to make.
+/// A queued copy of a message.
 struct Copy {
     bytes: Pinned,
     stream: usize,
     value: u8,
 }
 
-/// Returns how many messages were not what they should be.
+/// Receives all messages, and returns how many copies of them had wrong bytes.
 fn subscribe(gpu: &Gpu, subscriber: &Subscriber, random: &mut Random) -> u64 {
     let waits = std::env::var_os("RGAPS_TEST_SKIP_WAITS").is_none();
     let streams = [gpu.stream(), gpu.stream()];
@@ -101,7 +101,7 @@ fn subscribe(gpu: &Gpu, subscriber: &Subscriber, random: &mut Random) -> u64 {
         let number = random.below(2) as usize;
         let stream = &streams[number];
         if random.below(5) == 0 {
-            // On the CPU.
+            // Reads on the CPU.
             let mut bytes = vec![0; BYTES as usize];
             sample.read(0, &mut bytes).unwrap();
             wrong += u64::from(bytes.iter().any(|byte| *byte != value));
@@ -123,7 +123,7 @@ fn subscribe(gpu: &Gpu, subscriber: &Subscriber, random: &mut Random) -> u64 {
         match random.below(4) {
             0 => held.push_back((sample, number)),
             1 => {
-                // Read on the other stream, too.
+                // The other stream reads the message, too.
                 let other = &streams[1 - number];
                 let clone = sample.clone();
                 if waits {
@@ -153,7 +153,7 @@ fn subscribe(gpu: &Gpu, subscriber: &Subscriber, random: &mut Random) -> u64 {
     wrong
 }
 
-/// Looks at the oldest copy.
+/// Waits for the oldest copy and checks it. Returns 1 if it is wrong, else 0.
 fn check(copies: &mut VecDeque<Copy>, spare: &mut Vec<Pinned>, streams: &[CudaStream]) -> u64 {
     let Some(copy) = copies.pop_front() else {
         return 0;
@@ -164,7 +164,7 @@ fn check(copies: &mut VecDeque<Copy>, spare: &mut Vec<Pinned>, streams: &[CudaSt
     is_wrong.into()
 }
 
-/// Messages that were not what they should be, of both subscribers.
+/// Returns how many copies of both subscribers had wrong bytes.
 fn run(seed: u64, skip_waits: bool) -> u64 {
     gpu();
     let daemon = Daemon::start_with("[pool.cuda]\ncap = \"16MiB\"\n");
@@ -213,14 +213,14 @@ fn no_message_is_read_too_early_or_overwritten_too_soon() {
     }
 }
 
-/// Else the test above could not fail.
+/// Proves that the test above can fail.
 #[test]
 fn readers_that_skip_the_wait_are_caught() {
     if crate::gpu::is_real() {
         return println!("a real GPU is not slowed down");
     }
     alone(&[], || {
-        // A machine that is busy enough may be as slow as the delays.
+        // On a busy machine a reader may be as slow as the delays, and see no error: hence many seeds.
         let caught = (1..=20).any(|seed| run(seed, true) > 0);
         assert!(caught, "nobody was caught");
     });

@@ -1,26 +1,26 @@
-//! As much of HTTP/1.1 as it takes to be asked for one page: a head of at most [`MAX_HEAD_BYTES`], one
-//! answer, and the connection ends.
+//! The part of HTTP/1.1 that serving one page takes: a request's head of at most [`MAX_HEAD_BYTES`], one answer, and the end of the
+//! connection.
 
-/// Longest head of a request.
+/// Most bytes of a request's head.
 pub const MAX_HEAD_BYTES: usize = 4096;
-/// What the page is.
+/// The media type of the page.
 const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What somebody wants.
+/// What a request asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Wants {
-    /// It is not known yet.
+    /// Unknown: its head has not arrived as a whole.
     More,
-    /// The page; or its head only.
+    /// The page.
     Metrics {
-        /// With the text.
+        /// Whether it asks for the text, too (GET), or for the head alone (HEAD).
         body: bool,
     },
-    /// Something else, with the status that says so.
+    /// Something that is not served. The status to answer with.
     Other(&'static str),
 }
 
-/// What the bytes that have come ask for.
+/// Parses the bytes of a request that have arrived so far.
 pub fn wants(head: &[u8]) -> Wants {
     let line = match head.iter().position(|byte| *byte == b'\n') {
         Some(end) => &head[..end],
@@ -42,7 +42,7 @@ pub fn wants(head: &[u8]) -> Wants {
     if !version.starts_with("HTTP/1.") {
         return bad;
     }
-    // The whole head is read first: who is answered before he has sent all of it finds the connection reset.
+    // Read the whole head before answering: closing a connection with unread bytes resets it, and the client loses the answer.
     let whole = head.windows(4).any(|four| four == b"\r\n\r\n")
         || head.windows(2).any(|two| two == b"\n\n");
     if !whole {
@@ -71,7 +71,7 @@ pub fn page(text: &str, body: bool) -> Vec<u8> {
     answer
 }
 
-/// An answer that says no.
+/// The answer with an error status.
 pub fn refusal(status: &'static str) -> Vec<u8> {
     let text = format!("{status}: figures are at /metrics\n");
     let mut answer = head(status, "text/plain; charset=utf-8", text.len());

@@ -1,5 +1,5 @@
-//! Serves the daemon's figures to Prometheus: a thread of its own with a few connections, each of which asks
-//! once and is gone soon. It asks the engine's thread for a snapshot, so nothing of it is on a message's way.
+//! Serves the daemon's figures to Prometheus, on a thread of its own. It asks the reactor's thread for snapshots, so no message waits
+//! for it. A connection gets one answer, and ends within [`CONNECTION_LIMIT`].
 //!
 //! Whoever reaches the port may open as many connections as they like. There are at most [`MAX_CONNECTIONS`]; a newcomer takes
 //! the place of the oldest connection of the address that has the most, so idle ones keep no honest scrape waiting.
@@ -22,29 +22,29 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Connections that are open at once.
+/// Most connections that are open at once.
 const MAX_CONNECTIONS: usize = 32;
-/// Connections that wait to be accepted. One more is tried again by its sender after 1 s; the standard library has 128.
+/// Most connections that wait to be accepted. The client of one more tries again after 1 s, and the standard library allows only 128.
 const BACKLOG: i32 = 4096;
-/// What the kernel keeps of an answer for a reader that is slow. The rest waits here.
+/// How much of an answer the kernel buffers for a slow reader. The rest stays in this process.
 const SEND_BUFFER_BYTES: usize = 128 << 10;
-/// How long a connection may take in all.
+/// How long a connection may last.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(5);
-/// How long the engine may take.
+/// How long the engine may take for a snapshot.
 const SNAPSHOT_LIMIT: Duration = Duration::from_secs(2);
-/// Figures this young are shown again: whoever asks without end costs the engine no more than this.
+/// How long a page is served again before the next snapshot. So requests without pause cost the engine at most ten snapshots a second.
 const FRESH: Duration = Duration::from_millis(100);
-/// Pause when no connection can be accepted.
+/// How long to wait after accepting a connection has failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The thread. Dropping it ends it.
+/// The thread. Dropping this ends it.
 pub struct Server {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    /// Listens and serves. None: it is not configured.
+    /// Listens and serves. None: no address is configured.
     pub fn start(config: &Metrics, asker: SnapshotAsker) -> std::io::Result<Option<Server>> {
         let Some(address) = config.listen else {
             return Ok(None);
@@ -86,9 +86,11 @@ impl Drop for Server {
 struct Connection {
     stream: TcpStream,
     from: IpAddr,
+    /// When it is closed.
     until: Instant,
+    /// The bytes of the request so far.
     head: Vec<u8>,
-    /// What is left of the answer; none: there is none yet.
+    /// The answer, and how many of its bytes are written. None: the request is not complete.
     answer: Option<(Vec<u8>, usize)>,
 }
 
@@ -99,7 +101,9 @@ struct Serving {
     asker: SnapshotAsker,
     /// The oldest first.
     connections: Vec<Connection>,
+    /// The last page, and when it was made.
     page: Option<(String, Instant)>,
+    /// Set while no connection is accepted: until when.
     accepts_again: Option<Instant>,
 }
 
@@ -134,7 +138,7 @@ impl Serving {
         }
     }
 
-    /// Whether each connection can go on, and whether it is time to end.
+    /// Waits for events. Returns for each connection whether it is ready, and whether the thread is to end.
     fn wait(&self) -> Result<(std::vec::IntoIter<bool>, bool), Errno> {
         let mut fds = vec![PollFd::new(&*self.stop, PollFlags::IN)];
         for connection in &self.connections {
@@ -167,7 +171,7 @@ impl Serving {
         Ok((connections.into_iter(), ready(&fds[0])))
     }
 
-    /// Accepts newcomers, no more in a turn than there may be connections: those that are there have their turns, too.
+    /// Accepts at most [`MAX_CONNECTIONS`] newcomers in a turn, so that present connections get their turns.
     fn accept(&mut self, now: Instant) {
         for _ in 0..MAX_CONNECTIONS {
             if self.accepts_again.is_some() {
@@ -193,7 +197,7 @@ impl Serving {
                 head: Vec::new(),
                 answer: None,
             };
-            // Its request is usually there already.
+            // Its request has usually arrived already.
             if !self.serve(&mut newcomer) {
                 continue;
             }
@@ -208,7 +212,7 @@ impl Serving {
         }
     }
 
-    /// Goes on with a connection as far as it lets us. False: it is done with.
+    /// Reads from and writes to a connection without blocking. False: it has ended.
     fn serve(&mut self, connection: &mut Connection) -> bool {
         if connection.answer.is_none() {
             match read(connection) {
@@ -241,6 +245,7 @@ impl Serving {
         false
     }
 
+    /// The page, from the last snapshot or a new one. None: the engine did not answer in time.
     fn page(&mut self) -> Option<&str> {
         let fresh = |(_, made): &(String, Instant)| made.elapsed() < FRESH;
         if !self.page.as_ref().is_some_and(fresh) {
@@ -252,10 +257,10 @@ impl Serving {
     }
 }
 
-/// Which connection makes room for a newcomer: of the address with the most its oldest; where several have the most, of those
-/// the oldest. None: the newcomer's address has the most, and nothing but the newcomer.
+/// Which connection makes room for a newcomer: the oldest one of the address with the most connections, the newcomer included. If
+/// several addresses have the most, the oldest of all of theirs. None: the newcomer itself.
 fn victim(by_age: impl Iterator<Item = IpAddr>, newcomer: IpAddr) -> Option<usize> {
-    // Of each address its oldest, and how many there are.
+    // By address: its oldest connection, and how many it has.
     let mut addresses = HashMap::from([(newcomer, (None, 1usize))]);
     for (at, from) in by_age.enumerate() {
         let (oldest, count) = addresses.entry(from).or_default();
@@ -269,7 +274,7 @@ fn victim(by_age: impl Iterator<Item = IpAddr>, newcomer: IpAddr) -> Option<usiz
     most.and_then(|(oldest, _)| oldest)
 }
 
-/// What there is to read; none: the connection is at its end.
+/// Reads what has arrived of a request, and parses it. None: the client has closed the connection, or reading failed.
 fn read(connection: &mut Connection) -> Option<Wants> {
     let mut bytes = [0; MAX_HEAD_BYTES];
     loop {

@@ -9,12 +9,12 @@ use rgaps_engine::{Snapshot, TopicFigures};
 use rgaps_session::{Histogram, LaneEnd, LinkFigures, PeerRow, PeerState, PoolRow, Stage};
 use std::fmt;
 
-/// A bucket says no more than this, so that no sum runs over, whatever a peer told.
+/// The cap of a bucket's count, so that no sum overflows, whatever counts a peer reports.
 const COUNT_MAX: u64 = 1 << 56;
 
 type Labels = Vec<(&'static str, String)>;
 
-/// A figure that rows of a kind have.
+/// A metric with one value per row: `T` is the daemon, a topic, a pool, a peer or a link.
 struct Family<T> {
     name: &'static str,
     unit: Option<Unit>,
@@ -341,7 +341,7 @@ const LINK: &[Family<LinkFigures>] = &[
     ),
 ];
 
-/// The text.
+/// Writes a snapshot as text.
 pub fn text(snapshot: Snapshot) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Of(snapshot)));
@@ -402,7 +402,7 @@ fn put<T>(
             Gauge => MetricType::Gauge,
         };
         let unit = family.unit.as_ref();
-        // The unit comes after the name.
+        // The encoder appends the unit to the name.
         let mut metric = to.encode_descriptor(family.name, family.help, unit, kind)?;
         for (labels, row) in rows {
             let value = (family.of)(row);
@@ -418,7 +418,7 @@ fn put<T>(
 fn one(metric: &mut MetricEncoder<'_>, kind: Kind, value: u64) -> fmt::Result {
     match kind {
         Counter => metric.encode_counter::<NoLabelSet, _, f64>(&value, None),
-        // The crate's gauges are signed.
+        // Gauges of `prometheus_client` are signed.
         Gauge => metric.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX)),
     }
 }
@@ -438,7 +438,8 @@ fn readers(to: &mut DescriptorEncoder<'_>, topics: &[TopicFigures]) -> fmt::Resu
     Ok(())
 }
 
-/// A figure of each link by something that it has some of.
+/// Writes a counter of each link with one more label, for example the reason why lanes ended. `of` returns a link's counts, each with
+/// its value of that label.
 fn by(
     to: &mut DescriptorEncoder<'_>,
     (name, help): (&str, &str),
@@ -521,7 +522,7 @@ fn host(name: &str) -> Labels {
     vec![("host", plain_text(name))]
 }
 
-/// Without what ends a label's value.
+/// Replaces characters that would end a label's value.
 fn plain_text(text: &str) -> String {
     let ends = |c: char| c == '"' || c == '\\' || c.is_control();
     text.replace(ends, "_")

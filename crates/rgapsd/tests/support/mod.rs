@@ -1,10 +1,10 @@
-//! The daemon under test, and clients that speak the bare protocol with it.
+//! The daemon under test, and clients that send its protocol's requests directly.
 #![allow(dead_code)] // each test file uses a part of it
 
 use rgaps_layout::LAYOUT_VERSION;
 use rgaps_session::{
-    Answer, Channel, ClientPacket, DaemonPacket, Demand, History, Member, Notice, Offer, Refusal,
-    Request, Role, ZoneGrant, PROTOCOL_VERSION,
+    Answer, ClientPacket, DaemonPacket, Demand, History, Member, Notice, Offer, Refusal, Request,
+    Role, SessionSocket, ZoneGrant, PROTOCOL_VERSION,
 };
 #[allow(unused_imports, reason = "every test program uses a part of it")]
 pub use rgaps_testkit::{until, Daemon, LIMIT};
@@ -26,7 +26,7 @@ pub fn start_with(settings: &[(&str, &str)]) -> Daemon {
 
 /// A client of this daemon.
 pub fn connect(daemon: &Daemon, name: &str) -> Client {
-    Client::connect(Channel::connect(&daemon.socket()).unwrap(), name)
+    Client::connect(SessionSocket::connect(&daemon.socket()).unwrap(), name)
 }
 
 pub struct Joined {
@@ -37,17 +37,17 @@ pub struct Joined {
 }
 
 pub struct Client {
-    pub channel: Channel,
+    pub channel: SessionSocket,
     next: u64,
     pub notices: Vec<Notice>,
 }
 
 impl Client {
-    pub fn connect(channel: Channel, name: &str) -> Client {
+    pub fn connect(channel: SessionSocket, name: &str) -> Client {
         Client::connect_to(channel, hello(name))
     }
 
-    pub fn connect_to(channel: Channel, hello: Request) -> Client {
+    pub fn connect_to(channel: SessionSocket, hello: Request) -> Client {
         let mut client = Client {
             channel,
             next: 1,

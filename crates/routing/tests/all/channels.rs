@@ -1,4 +1,4 @@
-//! Control channels: every host learns the interest of every other that it reaches, whatever fails.
+//! Control channels: every host learns the interest of every other host that it reaches, in spite of faults.
 use crate::sim;
 use crate::sim::shape::distances;
 use crate::sim::world::World;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const SEEDS: u64 = 2500;
 
-/// What holds when nothing has changed for a while.
+/// Checks what holds when nothing has changed for a while: channels are idle, and the known interest is the hosts' own.
 fn check(world: &World) {
     let cables = world.usable();
     for (at, node) in world.hosts.iter().enumerate() {

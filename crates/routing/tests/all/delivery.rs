@@ -1,11 +1,11 @@
-//! Delivery from origins to final hosts through hosts between, whatever fails.
+//! Delivery from origins to final hosts through hosts between, in spite of faults.
 use crate::sim;
 use crate::sim::node::Node;
 use crate::sim::origin::Origin;
 use crate::sim::shape::distances;
 use crate::sim::traffic::Record;
 use crate::sim::world::{Role, World};
-use rgaps_routing::{StreamId, MAX_HOPS};
+use rgaps_routing::{StreamId, BROKEN_LIMIT, MAX_HOPS};
 use rgaps_testkit::Random;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn two_origins(at: usize, random: &mut Random) -> Role {
     }
 }
 
-/// What holds when nothing has changed for a while.
+/// Checks what holds when nothing has changed for a while: all messages are delivered, and no host holds any.
 fn check(world: &World) {
     let cables = world.usable();
     let mut open: BTreeSet<_> = BTreeSet::new();
@@ -67,7 +67,7 @@ fn check(world: &World) {
     }
 }
 
-/// A final host got everything once, but for what the origin gave up.
+/// Checks that a final host got every message once, except those that the origin gave up.
 fn check_host(origin: &Origin, node: &Node) {
     let end = origin.delivery.next();
     let host = node.life.host;
@@ -75,7 +75,7 @@ fn check_host(origin: &Origin, node: &Node) {
     let record = node.traffic.disk.finals.get(&origin.publisher);
     let record = record.unwrap_or(&none);
     let published = |from, to| origin.numbers.range(from..to);
-    // What lacks at the end, the next message would count.
+    // The next message would count those that are missing at the end.
     let missed = record.missed.iter().copied().chain([(record.next, end)]);
     let missed = missed.filter_map(|(from, to)| {
         let mut lacking = published(from, to);
@@ -91,7 +91,7 @@ fn check_host(origin: &Origin, node: &Node) {
     let delivered = record.delivered.difference(&origin.withdrawn).count();
     assert_eq!(delivered + count, owed, "{host:?} from {}", record.first);
     for (from, to) in &missed {
-        // It may have been given up several times before it got anything again.
+        // The host may have been given up several times before it got a message again.
         let mut known = *from;
         for (other, confirmed, back) in &origin.given_up {
             if *other == host && *confirmed <= known {
@@ -116,7 +116,8 @@ fn run(seed: u64, role: impl Fn(usize, &mut Random) -> Role, faults: u64) {
     if world.random.one_in(2) {
         world.heal();
     }
-    world.run(Duration::from_secs(6));
+    // A broken stream may first have to be `BROKEN_LIMIT` old.
+    world.run(BROKEN_LIMIT + Duration::from_secs(4));
     check(&world);
 }
 
@@ -137,12 +138,12 @@ fn without_faults_a_message_crosses_each_cable_once() {
     let test = "without_faults_a_message_crosses_each_cable_once";
     sim::seeds(test, SEEDS / 6, |seed| {
         let mut world = World::with_roles(seed, two_origins);
-        // Until nothing changes any more: then no flow takes another's place.
+        // Run until nothing changes, so that no flow replaces another during the count.
         world.run(Duration::from_secs(4));
         world.copies = Some(Default::default());
         world.gives_up = false;
         world.messages(100, Duration::from_secs(1));
-        // Datagrams get lost even so, and a confirmation over eight hops may need many.
+        // Datagrams are lost even without faults, so a confirmation over eight hops may be sent many times.
         world.run(Duration::from_secs(6));
         check(&world);
         let copies = world.copies.take().expect("they are counted");

@@ -1,4 +1,5 @@
-//! Routes, trees and delivery; all but trees in virtual time, with 10,200 seeds in `make test`. One program: its simulation, which is optimised, is compiled once.
+//! Tests of routes, trees and delivery: all but trees in a simulation with virtual time, with 10,200 seeds in `make test`. They are one
+//! program, so that the simulation, which is optimised, is compiled once.
 #![forbid(unsafe_code)]
 
 mod channels;

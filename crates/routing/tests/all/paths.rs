@@ -1,4 +1,4 @@
-//! Path vectors: hosts that come, stop and restart, and cables that flap.
+//! Path vectors, while hosts start, stop and restart, and cables flap.
 use crate::sim;
 use crate::sim::shape::distances;
 use crate::sim::world::World;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const SEEDS: u64 = 2500;
 
-/// What holds when nothing has changed for a while.
+/// Checks what holds when nothing has changed for a while: paths are shortest, and name only running lives and usable cables.
 fn check(world: &World) {
     let cables = world.usable();
     let hosts = world.hosts.len();
@@ -79,7 +79,7 @@ fn a_path_is_used_once_it_has_been_known_for_a_while() {
     assert_eq!(table.path(d.host), None);
     table.tick(SETTLE_AFTER);
     assert_eq!(table.path(d.host), Some(&path(&[b, d])));
-    // The end is the same: nobody waits again.
+    // The path changes, but not the life at its end, so the new path is settled at once.
     let longer = path(&[b, life(3, 1), d]);
     table
         .advertised(b, vec![longer.clone()], SETTLE_AFTER)
@@ -98,7 +98,7 @@ fn a_later_life_seen_through_another_does_not_hide_a_link_with_lanes() {
         .unwrap();
     table.tick(SETTLE_AFTER);
     assert_eq!(table.path(old.host), Some(&path(&[old])));
-    // The neighbour does not repeat what it advertised: the path to the new life is there as soon as the lanes are lost.
+    // The neighbour does not repeat its advertisement, and the path to the new life is used once the link has lost its lanes.
     table.lanes_lost(old.host, SETTLE_AFTER);
     table.tick(2 * SETTLE_AFTER);
     assert!(!table.is_neighbour(old));

@@ -1,8 +1,8 @@
-//! Single rules of delivery, named after what broke or would break without them.
+//! Single rules of delivery and channels; each test's name says what the rule prevents or ensures.
 
 use rgaps_routing::{
     ChannelEvent, Channels, ControlMessage, Datagram, Delivery, FlowName, Hop, HostId, Life,
-    PathTable, StreamId, RESEND_AFTER,
+    PathTable, StreamId, CHANNEL_WINDOW, RESEND_AFTER,
 };
 use std::time::Duration;
 
@@ -23,14 +23,14 @@ const FIRST: StreamId = StreamId(1);
 const SECOND: StreamId = StreamId(2);
 const THIRD: StreamId = StreamId(3);
 
-/// A flow to final hosts that are to miss nothing.
+/// Opens a flow to reliable final hosts, of which the first is the root.
 fn open(delivery: &mut Delivery, id: StreamId, hosts: &[u64]) {
     let finals = hosts.iter().map(|host| (HostId(*host), true)).collect();
     let (root, from) = (HostId(hosts[0]), delivery.next());
     delivery.open(id, root, &finals, from);
 }
 
-/// Sends what is due.
+/// Sends all messages that are due.
 fn send(delivery: &mut Delivery, id: StreamId) {
     let due = delivery.due(id).expect("something is due");
     delivery.sent(id, due.end - 1, true);
@@ -50,7 +50,7 @@ fn a_flow_that_takes_anothers_place_begins_at_what_its_hosts_have_confirmed() {
         (delivery.due(FIRST), delivery.due(SECOND)),
         (None, Some(3..5))
     );
-    // It is forgotten with its last flow, and then it is a new one.
+    // Host 1 was forgotten with its last flow, and is a new host then.
     open(&mut delivery, FIRST, &[1]);
     assert_eq!(delivery.due(FIRST), None);
 }
@@ -61,14 +61,15 @@ fn a_host_learns_where_it_begins_from_each_flow() {
     open(&mut delivery, FIRST, &[1]);
     (0..5).for_each(|number| delivery.publish(number));
     send(&mut delivery, FIRST);
-    // A new host is owed what follows.
+    // A new host is owed the messages from 5 on.
     open(&mut delivery, SECOND, &[2]);
     assert_eq!(delivery.due(SECOND), None);
     let begins = [(HostId(2), 5)].into();
     assert_eq!(delivery.begins(SECOND), begins);
     delivery.acknowledged(SECOND, 0);
     delivery.publish(5);
-    // A flow that serves a host which is behind brings more. The new one takes none of that, whichever flow it hears of first.
+    // A flow that serves also a host with a lower position carries earlier messages. The new host takes none of them, whichever flow
+    // reaches it first.
     open(&mut delivery, THIRD, &[1, 2]);
     delivery.close(SECOND);
     assert_eq!(delivery.due(THIRD), Some(0..6));
@@ -79,7 +80,7 @@ fn a_host_learns_where_it_begins_from_each_flow() {
     assert_eq!(delivery.begins(SECOND), begins);
     delivery.confirmed(SECOND, HostId(2), 5);
     assert_eq!(delivery.begins(SECOND), begins);
-    // One that has lost what it knew goes on where its former life had confirmed.
+    // A host that has lost its state continues at the position that its earlier life had confirmed.
     delivery.confirmed(SECOND, HostId(2), 6);
     assert_eq!(delivery.begins(SECOND), [(HostId(2), 6)].into());
 }
@@ -91,7 +92,7 @@ fn a_host_is_not_owed_what_was_left_out_before_anything_was_sent_to_it() {
     (0..5).for_each(|number| delivery.publish(number));
     delivery.sent(FIRST, 2, false);
     assert_eq!(delivery.begins(FIRST), [(HostId(1), 3)].into());
-    // From then on it is owed what follows, also if that is left out.
+    // Once a message was sent to it, it is owed all later ones, also those that are left out.
     delivery.sent(FIRST, 3, true);
     delivery.sent(FIRST, 4, false);
     assert_eq!(delivery.begins(FIRST), [(HostId(1), 3)].into());
@@ -117,7 +118,7 @@ fn a_host_that_has_had_no_message_may_begin_earlier_after_all() {
     open(&mut delivery, FIRST, &[1]);
     (0..5).for_each(|number| delivery.publish(number));
     open(&mut delivery, SECOND, &[2]);
-    // It wants the history, too.
+    // The host wants the history, too.
     let finals = [(HostId(2), true)].into();
     delivery.open(THIRD, HostId(2), &finals, 0);
     assert_eq!(delivery.begins(THIRD), [(HostId(2), 0)].into());
@@ -162,7 +163,7 @@ fn nothing_is_retained_for_best_effort_hosts_and_those_that_refuse() {
     assert_eq!(delivery.retained(), 0);
     delivery.refused(FIRST, HostId(2));
     assert_eq!(delivery.retained(), 1);
-    // It takes them after all; in another flow it has not refused them.
+    // It accepts the flow after all. A refusal of one flow does not count for another.
     delivery.confirmed(FIRST, HostId(2), 0);
     assert_eq!(delivery.retained(), 0);
     delivery.refused(FIRST, HostId(2));
@@ -194,7 +195,7 @@ fn messages_that_are_published_again_are_due_where_they_were_not() {
     open(&mut delivery, FIRST, &[1]);
     (5..8).for_each(|number| delivery.publish(number));
     send(&mut delivery, FIRST);
-    // A host that wants what there was before it came waits until that is published again.
+    // A host that wants older messages waits until they are published again.
     let finals = [(HostId(2), true)].into();
     delivery.open(SECOND, HostId(2), &finals, 0);
     assert_eq!(delivery.due(SECOND), None);
@@ -203,12 +204,12 @@ fn messages_that_are_published_again_are_due_where_they_were_not() {
         (delivery.due(FIRST), delivery.due(SECOND)),
         (None, Some(0..6))
     );
-    // If its route changes in between, that goes on.
+    // A change of its route in between does not disturb that.
     let third = StreamId(3);
     delivery.open(third, HostId(3), &finals, 0);
     assert_eq!(delivery.due(third), Some(0..6));
     delivery.close(SECOND);
-    // What was published so far is gone, and comes once more.
+    // The user leaves these messages out, and publishes an older one again.
     delivery.sent(third, 5, false);
     assert_eq!((delivery.due(third), delivery.retained()), (None, 8));
     delivery.publish(3);
@@ -244,13 +245,13 @@ fn a_host_that_forgot_a_channel_does_not_stall_it() {
     one.send(HostId(1), confirm(2));
     let message = |next| ChannelEvent::Message(life(0), confirm(next));
     assert!(one.has_room(HostId(1)));
-    // The later one replaced the other.
+    // The later message has replaced the earlier one.
     assert_eq!(exchange([&mut one, &mut two], tables, NOW), [message(2)]);
     two.forget(HostId(0));
     one.send(HostId(1), confirm(3));
     let later = NOW + 2 * RESEND_AFTER;
     assert_eq!(exchange([&mut one, &mut two], tables, later), []);
-    // The first was told that it has to say everything again, and can.
+    // `one` has got `Restarted` and dropped its queue; new messages arrive.
     one.send(HostId(1), confirm(4));
     let latest = later + 2 * RESEND_AFTER;
     assert_eq!(exchange([&mut one, &mut two], tables, latest), [message(4)]);
@@ -262,6 +263,32 @@ fn a_host_that_forgot_a_channel_does_not_stall_it() {
 }
 
 #[test]
+fn repeated_questions_for_interest_queue_one_end_of_it_behind_all_of_it() {
+    let mut tables = [0, 1].map(|own| PathTable::new(life(own)));
+    tables[0].link_up(life(1));
+    tables[1].link_up(life(0));
+    let (mut one, mut two) = (Channels::new(life(0)), Channels::new(life(1)));
+    let interest = |topic: &str| ControlMessage::Interest {
+        topic: topic.into(),
+        want: None,
+    };
+    for topic in ["a", "b"] {
+        one.send(HostId(1), interest(topic));
+        for _ in 0..=CHANNEL_WINDOW {
+            one.send(HostId(1), ControlMessage::InterestComplete);
+        }
+    }
+    let expected = [
+        interest("a"),
+        interest("b"),
+        ControlMessage::InterestComplete,
+    ];
+    let expected = expected.map(|message| ChannelEvent::Message(life(0), message));
+    let tables = [&tables[0], &tables[1]];
+    assert_eq!(exchange([&mut one, &mut two], tables, NOW), expected);
+}
+
+#[test]
 fn new_messages_do_not_put_off_the_resending_of_lost_ones() {
     let (mut here, mut there) = (PathTable::new(life(0)), PathTable::new(life(1)));
     here.link_up(life(1));
@@ -270,7 +297,7 @@ fn new_messages_do_not_put_off_the_resending_of_lost_ones() {
     one.send(HostId(1), ControlMessage::Ask);
     exchange([&mut one, &mut two], [&here, &there], NOW);
     let confirm = |next| ControlMessage::Confirm { flow: FLOW, next };
-    // The first is lost, and others follow it.
+    // The first message is lost, and others follow it.
     let mut arrived = Vec::new();
     for step in 0..20 {
         let now = NOW + RESEND_AFTER / 10 * step;

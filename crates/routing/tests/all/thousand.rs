@@ -1,8 +1,8 @@
-//! A thousand hosts on one switch, in virtual time: how deep the tree is, what each cable carries, how long a large message takes, and
-//! what it costs when an inner host dies. `FIGURES=path` writes them as JSON, also for fewer hosts.
+//! A thousand hosts on one switch, in virtual time: the depth of the tree, the bytes on each cable, the time for a large message, and the
+//! cost when an inner host dies. `FIGURES=path` writes the figures as JSON, also for fewer hosts.
 //!
-//! Each host has one cable that sends one chunk after the other, as fast to every other host. Here a number is a chunk, so that
-//! chunks of a message travel on while later ones arrive.
+//! Each host has one cable, which sends one chunk after the other, at the same speed to every other host. Each chunk is a message of the
+//! simulation with a number of its own, so hosts forward a chunk while later ones arrive.
 use crate::sim::node::{Frame, Out};
 use crate::sim::traffic::{Disk, FlowFrame, Traffic};
 use rgaps_routing::{
@@ -13,7 +13,7 @@ use std::collections::BinaryHeap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// 100 Gbit/s.
+/// A cable's speed: 100 Gbit/s.
 const CABLE_BYTES_PER_S: f64 = 12.5e9;
 const LATENCY: Duration = Duration::from_micros(10);
 /// Lanes over which nothing arrives are closed after this.
@@ -34,16 +34,16 @@ enum Happening {
 struct Switch {
     hosts: Vec<Traffic>,
     is_dead: Vec<bool>,
-    /// The other hosts know that it is dead.
+    /// The other hosts have noticed its death.
     is_noticed: Vec<bool>,
-    /// The others, and their links.
+    /// The network without the hosts whose death was noticed.
     graph: Rc<Graph>,
-    /// It has everything.
+    /// The host has all messages.
     is_finished: Vec<bool>,
     now: Time,
     queue: BinaryHeap<Reverse<(Time, u64)>>,
     happenings: Vec<Option<Happening>>,
-    /// Until when the cable of each host is taken, and the bytes that it has carried.
+    /// Until when the cable of each host is busy, and the bytes that it has carried.
     busy: Vec<Time>,
     sent_bytes: Vec<u64>,
     chunk_bytes: u64,
@@ -51,7 +51,7 @@ struct Switch {
     out: Out,
     chunks: u64,
     published: u64,
-    /// When the last host had everything.
+    /// When the last host had all messages.
     finished: Time,
 }
 
@@ -148,7 +148,7 @@ impl Switch {
         self.busy[from] + LATENCY
     }
 
-    /// Runs until all living hosts have confirmed everything. Returns when the last had it.
+    /// Runs until all living hosts have confirmed all messages. Returns when the last of them had all.
     fn run(&mut self) -> Time {
         loop {
             let is_done = self.published == self.chunks
@@ -211,7 +211,7 @@ impl Switch {
         }
     }
 
-    /// All hosts confirm, each over its own cable.
+    /// All hosts send their confirmations, each over its own cable.
     fn confirm(&mut self) {
         for at in (1..self.hosts.len())
             .filter(|at| !self.is_dead[*at])
@@ -227,7 +227,7 @@ impl Switch {
     }
 }
 
-/// All hosts that are not left out have a cable to each other.
+/// The graph in which all hosts that are not left out have links to each other.
 fn mesh(is_left_out: &[bool]) -> Graph {
     let mut graph = Graph::new(life(0));
     let hosts: Vec<usize> = (0..is_left_out.len())
@@ -241,7 +241,7 @@ fn mesh(is_left_out: &[bool]) -> Graph {
     graph
 }
 
-/// What it took to bring some messages to all hosts.
+/// The cost of sending some messages to all hosts.
 struct Figures {
     hosts: usize,
     message_bytes: u64,
@@ -249,7 +249,7 @@ struct Figures {
     depth: usize,
     width: usize,
     seconds: f64,
-    /// What one hop takes for one message.
+    /// The time that a cable needs to send one message once.
     hop_seconds: f64,
     origin_bytes: u64,
     cable_bytes_max: u64,
@@ -276,7 +276,7 @@ impl Figures {
     }
 }
 
-/// Brings messages to all hosts; in the midst of the second, the origin's first child may die.
+/// Sends messages to all hosts. `dies`: the origin's first child dies in the middle of the second message.
 fn measure(hosts: usize, message_bytes: u64, messages: u64, dies: bool) -> Figures {
     let load = Load {
         message_bytes,

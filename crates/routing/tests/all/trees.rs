@@ -28,7 +28,7 @@ struct Case {
 fn case(random: &mut Random) -> Case {
     let hosts = 3 + random.below(30) as usize;
     let mut cables = shape::cables(hosts, random);
-    // Some hosts cannot be reached.
+    // Remove some cables, so that some hosts cannot be reached.
     cables.retain(|_| !random.one_in(10));
     let mut graph = Graph::new(life(0));
     for &(a, b) in &cables {
@@ -49,7 +49,7 @@ fn case(random: &mut Random) -> Case {
     }
 }
 
-/// Every wanted host that can be reached is in the tree, all others only to reach them, over cables that exist.
+/// Checks that a tree has every wanted host that can be reached, other hosts only on paths to them, and only cables that exist.
 fn check(case: &Case, tree: &Tree) {
     assert!(tree.is_valid() && tree.life == life(0) && !tree.is_final);
     let reachable: BTreeSet<Life> = case.reachable.keys().copied().collect();
@@ -124,7 +124,7 @@ fn hosts_have_more_children_than_the_limit_only_if_nobody_else_could_have_them()
     });
 }
 
-/// Hosts that all have cables to each other.
+/// A graph in which all hosts have links to each other, and all hosts except the origin.
 fn mesh(hosts: usize) -> (Graph, BTreeSet<Life>) {
     let mut graph = Graph::new(life(0));
     for (a, b) in (0..hosts).flat_map(|a| (a + 1..hosts).map(move |b| (a, b))) {
@@ -147,7 +147,7 @@ fn large_messages_take_a_chain_and_smaller_ones_a_wider_tree() {
     let (graph, wanted) = mesh(8);
     let chain = build(&graph, &wanted, load(256 << 20, 2));
     assert_eq!((chain.width(), chain.depth()), (1, 7));
-    // In hop times of the whole message.
+    // The cost as a multiple of the time for the whole message on one cable.
     let hops = cost_bytes(&chain, load(256 << 20, 2)) as f64 / (256 << 20) as f64;
     assert!(hops < 1.15, "{hops}");
     let (graph, wanted) = mesh(64);
@@ -194,7 +194,7 @@ fn a_tree_that_names_a_host_twice_is_refused() {
     assert!(tree.is_valid());
     tree.children[1].children = vec![Tree::leaf(life(1), false)];
     assert!(!tree.is_valid());
-    // The branch goes with its host.
+    // A host is removed with all hosts below it.
     assert_eq!(
         tree.prune(HostId(2)).map(|tree| tree.hosts().len()),
         Some(2)

@@ -11,12 +11,12 @@ pub(super) fn wrong(location: &str, reason: impl ToString) -> ConfigError {
     }
 }
 
-/// An error of serde's, from a source without lines.
+/// Converts an error of serde, for a source without lines.
 pub(super) fn rejected(location: &str, error: &toml::de::Error) -> ConfigError {
     wrong(location, in_words(error.message()))
 }
 
-/// An error of serde's in a file.
+/// Converts an error of serde, for a file.
 pub(super) fn rejected_in_file(file: &str, text: &str, error: &toml::de::Error) -> ConfigError {
     let line = error.span().map(|span| line_of_offset(text, span.start));
     let location = at_line(file, line);
@@ -30,7 +30,7 @@ pub(super) fn rejected_in_file(file: &str, text: &str, error: &toml::de::Error) 
     }
 }
 
-/// A value in a file that cannot be; `reason` starts with its key.
+/// The error for an invalid value in a file; `reason` starts with its key.
 pub(super) fn refused_in_file(file: &str, text: &str, reason: &str) -> ConfigError {
     wrong(&at_line(file, line_of_key(text, key_in(reason))), reason)
 }
@@ -65,7 +65,7 @@ pub(super) fn line_of_key(text: &str, key: &str) -> Option<usize> {
     line
 }
 
-/// What serde expects, and how users write it.
+/// Names of types in errors of serde, and their descriptions for users.
 const EXPECTED: [(&str, &str); 8] = [
     ("u8", "a whole number from 0 to 255"),
     ("u16", "a whole number from 0 to 65535"),
@@ -77,7 +77,7 @@ const EXPECTED: [(&str, &str); 8] = [
     ("a map", "a table"),
 ];
 
-/// What serde says, with unknown keys and types in words of ours: "unknown field `foo`, expected one of `log`, `pool`",
+/// Rephrases an error of serde about unknown keys and wrong types: "unknown field `foo`, expected one of `log`, `pool`",
 /// "invalid type: string \"x\", expected u32".
 fn in_words(message: &str) -> String {
     let Some(rest) = message.strip_prefix("unknown field `") else {

@@ -13,26 +13,26 @@ const MAX_DEPTH: u32 = 32_768;
 /// Bridges to Zenoh and ROS 2.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Bridge {
+pub struct BridgeConfig {
     /// Zenoh endpoints of routers and peers: `tcp/10.0.0.2:7447`. The bridge tries them until it reaches them.
     pub connect: Vec<String>,
     /// Zenoh endpoints at which the bridge listens.
     pub listen: Vec<String>,
     /// Whether the bridge also looks for peers and routers by multicast.
     pub scouting: bool,
-    /// What precedes the name of a topic in the key of a rule without a key.
+    /// The prefix of the topic's name in the key, for rules without a key.
     pub prefix: String,
     /// Which topics `rgaps bridge zenoh` carries.
     pub zenoh: Vec<ZenohRule>,
     /// The domain of ROS 2: `ROS_DOMAIN_ID` of its nodes.
     pub ros_domain: u32,
-    /// What the nodes of ROS 2 use.
+    /// The middleware of the ROS 2 nodes.
     pub ros_middleware: RosMiddleware,
     /// Which topics `rgaps bridge ros2` carries.
     pub ros2: Vec<Ros2Rule>,
 }
 
-/// What nodes of ROS 2 use, and with that the keys of their topics in Zenoh.
+/// The middleware of ROS 2 nodes, which determines the keys of their topics in Zenoh.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RosMiddleware {
@@ -49,10 +49,10 @@ pub enum RosMiddleware {
 pub struct ZenohRule {
     /// A topic, or a pattern of topics.
     pub topic: String,
-    /// The key of the topic. `None`: [`Bridge::prefix`] and the name of the topic.
+    /// The key of the topic. `None`: [`BridgeConfig::prefix`] and the name of the topic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Which way messages go.
+    /// The direction of messages.
     #[serde(default)]
     pub direction: BridgeDirection,
     /// Whether publishers of this realm wait until the bridge has read their messages.
@@ -72,7 +72,7 @@ pub struct Ros2Rule {
     /// The type of its messages: `sensor_msgs/msg/Image`.
     #[serde(rename = "type")]
     pub type_name: String,
-    /// Which way messages go.
+    /// The direction of messages.
     #[serde(default)]
     pub direction: BridgeDirection,
     /// Whether the bridge is reliable in ROS 2's graph, and publishers of this realm wait until it has read their messages.
@@ -93,11 +93,11 @@ fn depth() -> u32 {
     10
 }
 
-/// Which way a bridge carries messages.
+/// The direction in which a bridge carries messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BridgeDirection {
-    /// Both ways.
+    /// Both directions.
     #[default]
     Both,
     /// From rgaps to the other system.
@@ -107,7 +107,7 @@ pub enum BridgeDirection {
 }
 
 impl BridgeDirection {
-    /// Whether messages of this realm leave it.
+    /// Whether messages leave this realm.
     pub fn is_to(self) -> bool {
         self != BridgeDirection::From
     }
@@ -118,7 +118,7 @@ impl BridgeDirection {
     }
 }
 
-impl Bridge {
+impl BridgeConfig {
     pub(super) fn check(&self) -> Result<(), String> {
         for (key, count) in [
             ("connect", self.connect.len()),
@@ -205,15 +205,15 @@ impl ZenohRule {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Bridge, String> {
-        let bridge: Bridge = toml::from_str(text).map_err(|error| error.to_string())?;
+    fn parse(text: &str) -> Result<BridgeConfig, String> {
+        let bridge: BridgeConfig = toml::from_str(text).map_err(|error| error.to_string())?;
         bridge.check().map(|()| bridge)
     }
 
     #[test]
     fn what_cannot_be_is_named() {
         let rule = |rule: &str| parse(&format!("[[zenoh]]\n{rule}"));
-        assert_eq!(parse("").unwrap(), Bridge::default());
+        assert_eq!(parse("").unwrap(), BridgeConfig::default());
         let both = rule("topic = \"camera\"").unwrap();
         assert!(both.zenoh[0].direction.is_to() && both.zenoh[0].direction.is_from());
         rule("topic = \"/camera\"\nkey = \"a/b\"\ndirection = \"to\"").unwrap();

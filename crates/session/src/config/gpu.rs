@@ -32,7 +32,7 @@ pub struct Gpu {
     pub allow: Vec<String>,
     /// Patterns of the topics of this host that clients may publish and receive, with the rights of the server's user. Empty: none.
     pub topics: Vec<String>,
-    /// The servers that programs of this host use, in the order in which their GPUs are numbered, where nothing else names any: `10.0.0.7`, `10.0.0.8:1`.
+    /// The servers that programs of this host use by default, in the order in which their GPUs are numbered: `10.0.0.7`, `10.0.0.8:1`.
     pub servers: Vec<String>,
     /// Libraries with further communicators, by the names under which addresses mention them.
     pub communicators: BTreeMap<String, PathBuf>,

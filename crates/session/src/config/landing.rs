@@ -1,4 +1,4 @@
-//! Where messages of other hosts land.
+//! Rules for the domain in which messages of other hosts arrive.
 
 use super::rules;
 use rgaps_layout::{Domain, GpuUuid};

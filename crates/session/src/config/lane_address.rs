@@ -1,4 +1,4 @@
-//! Where the links of a host accept lanes: an address, with a port or without.
+//! The address at which a host accepts lanes, with or without a port.
 
 use serde::{Deserialize, Deserializer};
 use std::net::{IpAddr, SocketAddr};

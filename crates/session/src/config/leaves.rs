@@ -10,15 +10,15 @@ impl Config {
     /// All keys that are set, with dots (`pool.host.cap`), and their values as TOML.
     pub fn leaves(&self) -> BTreeMap<String, String> {
         let mut leaves = BTreeMap::new();
-        // A configuration is always a table: `to_inline` relies on the same.
+        // A configuration always serializes to a table; `to_inline` relies on that, too.
         if let Ok(table) = toml::Table::try_from(self) {
             collect(&table, "", &mut leaves);
         }
         leaves
     }
 
-    /// Of these keys, those that take effect only in the daemon, with the values that they have here. A key of a table
-    /// stands for all keys in it.
+    /// Those of the given keys that take effect only in the daemon, with their values in this configuration. The key of a table
+    /// stands for all keys in the table.
     pub fn daemon_leaves<'a>(&self, keys: impl Iterator<Item = &'a str>) -> Vec<(String, String)> {
         let keys: Vec<&str> = keys.filter(|key| !CLIENT_KEYS.contains(key)).collect();
         let is_named = |leaf: &str| {

@@ -50,9 +50,9 @@ pub struct Links {
     pub insecure: bool,
     /// A host that is silent for this long counts as gone, in milliseconds.
     pub lease_ms: u64,
-    /// How long this host keeps messages for a host that is gone, in milliseconds.
+    /// How long this host keeps messages for a host that has gone, in milliseconds.
     pub outage_ms: u64,
-    /// How many bytes of each publisher this host keeps for a host that is gone.
+    /// How many bytes of each publisher this host keeps for a host that has gone.
     pub outage_max: ByteSize,
     /// Largest number of bytes of a publisher in flight to one host.
     pub in_flight_max: ByteSize,
@@ -77,8 +77,8 @@ pub struct Links {
     pub rate_max: Option<ByteSize>,
     /// Whether this host carries messages between hosts that reach each other only through it.
     pub relay: bool,
-    /// How many hosts a host sends a topic's large messages to itself; the others get them from those. 0: it sends them to all that
-    /// it is linked with.
+    /// To how many hosts a host sends a topic's large messages directly; those pass them on to the others. 0: a host sends them
+    /// directly to all hosts that it is linked with.
     pub fanout: u32,
     /// Topics with messages of this size or more are sent over trees, if there is a `fanout`.
     pub tree_min: ByteSize,

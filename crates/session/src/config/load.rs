@@ -7,13 +7,13 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Carries a client's configuration, as TOML, to the daemon that it starts.
+/// The environment variable with the configuration, as TOML, that a client passes to the daemon that it starts.
 pub(crate) const INLINE_VARIABLE: &str = "RGAPSD_CONFIG";
-/// Names the file.
+/// The environment variable with the path of the configuration file.
 const FILE_VARIABLE: &str = "RGAPS_CONFIG";
-/// Names the program with the links to other hosts.
+/// The environment variable with the path of the program with the links to other hosts.
 pub(crate) const LINKS_PROGRAM_VARIABLE: &str = "RGAPS_LINKS_PROGRAM";
-/// Variables that start like keys and are none.
+/// Variables that start with `RGAPS_` and are not keys.
 const NO_KEYS: [&str; 14] = [
     FILE_VARIABLE,
     "RGAPS_DAEMON",
@@ -30,10 +30,10 @@ const NO_KEYS: [&str; 14] = [
     "RGAPS_GPU_STATISTICS",
     "RGAPS_GPU_STRIPES",
 ];
-/// What tests set for themselves.
+/// The prefix of variables that tests use.
 const TEST_PREFIX: &str = "RGAPS_TEST_";
-/// Top-level keys; a variable whose first part is none of them is not ours (Kubernetes sets
-/// `RGAPS_SERVICE_HOST` where a service is called rgaps).
+/// Top-level keys. A variable whose first part is not one of them is not a key (Kubernetes sets `RGAPS_SERVICE_HOST` if a service
+/// is called rgaps).
 const KEYS: [&str; 19] = [
     "realm",
     "socket",
@@ -56,25 +56,25 @@ const KEYS: [&str; 19] = [
     "access",
 ];
 
-/// What the configuration depends on besides files.
+/// The sources of a configuration, besides a file that the caller names.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     /// Environment variables.
     pub variables: BTreeMap<String, String>,
-    /// Files to look for, the first that exists is taken.
+    /// Where to search for a file. The first that exists is used.
     pub files: Vec<PathBuf>,
-    /// What the program sets itself, over files and variables.
+    /// Keys that the program's caller sets. They override files and variables.
     pub arguments: Vec<Argument>,
 }
 
-/// A key that a program's caller sets: by an option, by a parameter of a function.
+/// A key that a program's caller sets, by an option or by a parameter of a function.
 #[derive(Clone, Debug)]
 pub struct Argument {
-    /// How the caller knows it, for errors: `--realm`, `realm=`.
+    /// The option or parameter, for errors: `--realm`, `realm=`.
     pub name: String,
     /// The key, with dots: `pool.host.cap`.
     pub key: String,
-    /// Its value. A string is also taken for another type that it can be read as, as in a variable.
+    /// Its value. A string is converted to the key's type, as in a variable.
     pub value: toml::Value,
 }
 
@@ -90,9 +90,9 @@ impl Argument {
 }
 
 impl Environment {
-    /// This process's.
+    /// The environment of this process.
     pub fn current() -> Environment {
-        // Variables that are not UTF-8 are none of ours.
+        // Ignores variables that are not UTF-8, which cannot be keys.
         let variables: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
@@ -116,7 +116,7 @@ impl Environment {
 }
 
 impl Config {
-    /// The configuration of this process. `file` (from `--config`) goes before all other files.
+    /// The configuration of this process. `file` (from `--config`) replaces the search for a file.
     pub fn load(file: Option<&Path>) -> Result<Config, ConfigError> {
         Config::load_from(file, &Environment::current())
     }
@@ -128,7 +128,7 @@ impl Config {
     ) -> Result<Config, ConfigError> {
         let base = Base::load(file, environment)?;
         let mut config = base.with(&steps(&base, environment))?;
-        // Relative to where the configuration was read, also for a daemon that runs elsewhere.
+        // Resolves paths here, since a daemon with this configuration runs in another folder.
         make_absolute(&mut config.socket, "socket")?;
         let tls = &mut config.links.tls;
         for path in [&mut tls.ca, &mut tls.certificate, &mut tls.key] {
@@ -149,8 +149,8 @@ impl Config {
         Ok(config)
     }
 
-    /// A configuration with only the realm and the socket of the one that [`load_from`](Self::load_from) refuses: enough
-    /// to find a daemon and stop it. What cannot be read is an error only where it could name another daemon.
+    /// A configuration with only the realm and the socket, from sources that [`load_from`](Self::load_from) refuses: enough to find
+    /// a daemon and stop it. Fails only if an unreadable part could name another daemon.
     pub fn load_address(
         file: Option<&Path>,
         environment: &Environment,
@@ -172,7 +172,7 @@ impl Config {
                 .map(str::to_owned)
         };
         let (mut realm, mut socket) = (set("realm"), set("socket"));
-        // A socket says it all; a realm does where the file has no socket.
+        // A socket alone identifies the daemon. A realm alone does if the file names no socket.
         if socket.is_none() {
             let table = find(file, environment).and_then(|found| match found.file {
                 Some((text, path)) => from_text(&text, &path.display().to_string()),
@@ -200,7 +200,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What to tell the user who gave this configuration: variables that have no effect, files that could not be read.
+    /// Warnings for the user: variables without effect, and files that could not be read.
     pub fn warnings(&self) -> impl Iterator<Item = String> + '_ {
         let variables = self.ignored_variables.iter().map(|name| no_effect(name));
         variables.chain(self.unreadable_files.iter().map(|path| {
@@ -212,7 +212,7 @@ impl Config {
         }))
     }
 
-    /// As TOML, for a daemon to be started, to which names are full names.
+    /// The configuration as TOML, for a child process, without the client's namespace and remapping.
     pub(crate) fn to_inline(&self) -> Result<String, ConfigError> {
         let config = Config {
             namespace: String::new(),
@@ -223,18 +223,18 @@ impl Config {
     }
 }
 
-/// What variables and arguments go over: the configuration of a file, or the built-in values.
+/// The configuration of a file, or the built-in values, which variables and arguments override.
 #[derive(Default)]
 struct Base {
     config: Config,
-    /// The same.
+    /// The same configuration as a table.
     table: toml::Table,
     text: String,
-    /// Where it is from, for errors.
+    /// Its source, for errors.
     location: String,
     file: Option<PathBuf>,
     unreadable: Vec<PathBuf>,
-    /// It is the whole configuration of the client that started this daemon.
+    /// Whether it is the whole configuration of the client that started this daemon.
     is_inline: bool,
 }
 
@@ -269,7 +269,7 @@ impl Base {
         })
     }
 
-    /// The configuration after all steps. What cannot be together is checked at the end.
+    /// The configuration after all steps. Only the final one must be valid.
     fn with(&self, steps: &[Step]) -> Result<Config, ConfigError> {
         let (mut config, mut table) = (self.config.clone(), self.table.clone());
         let mut checks = vec![config.check()];
@@ -284,7 +284,8 @@ impl Base {
         }
     }
 
-    /// Blames whoever set the key that the reason starts with, else the first step after which it was so.
+    /// The error for a reason. It names the source that set the key with which the reason starts, else the first step after which
+    /// the check failed.
     fn blame(&self, steps: &[Step], checks: &[Result<(), String>], reason: &str) -> ConfigError {
         let key = key_in(reason);
         if let Some(step) = steps.iter().rfind(|step| step.key.join(".") == key) {
@@ -304,7 +305,7 @@ impl Base {
 
 /// A key that a variable or an argument sets.
 struct Step {
-    /// Who sets it, for errors.
+    /// The variable or argument that sets it, for errors.
     location: String,
     key: Vec<String>,
     value: toml::Value,
@@ -328,7 +329,7 @@ fn steps(base: &Base, environment: &Environment) -> Vec<Step> {
     variables.chain(arguments).collect()
 }
 
-/// The key that a variable names, if it could be one of ours.
+/// The key of a variable, if its name could be a key.
 fn key_of(variable: &str) -> Option<Vec<String>> {
     let rest = variable.strip_prefix("RGAPS_")?;
     if NO_KEYS.contains(&variable) || variable.starts_with(TEST_PREFIX) {
@@ -338,19 +339,19 @@ fn key_of(variable: &str) -> Option<Vec<String>> {
     Some(key.split("__").map(str::to_owned).collect())
 }
 
-/// Variables that look like keys and are none.
+/// The variables that look like keys and are not.
 fn ignored(variables: &BTreeMap<String, String>) -> Vec<String> {
     let is_unknown =
         |variable: &&String| key_of(variable).is_some_and(|key| !KEYS.contains(&key[0].as_str()));
     variables.keys().filter(is_unknown).cloned().collect()
 }
 
-/// Says that a variable of [`ignored`] has no effect, and which one was probably meant.
+/// The warning that a variable of [`ignored`] has no effect, with the variable that the user probably meant.
 fn no_effect(variable: &str) -> String {
     let text = format!(
         "the environment variable {variable} has no effect: it names no key of the configuration"
     );
-    // One underscore where there must be two: RGAPS_POOL_HOST_CAP.
+    // The user wrote one underscore instead of two: RGAPS_POOL_HOST_CAP.
     let first = variable.trim_start_matches("RGAPS_").split('_').next();
     let first = first.unwrap_or_default().to_ascii_lowercase();
     if KEYS.contains(&first.as_str()) {
@@ -358,7 +359,7 @@ fn no_effect(variable: &str) -> String {
             "{text}; two underscores stand for the dot in a key, as in RGAPS_POOL__HOST__CAP for pool.host.cap"
         );
     }
-    // Only the first part of a key is unknown: an error names the others.
+    // Only the first part of the key is unknown here: other unknown parts are errors.
     let (name, rest) = match variable.split_once("__") {
         Some((name, rest)) => (name, format!("__{rest}")),
         None => (variable, String::new()),
@@ -412,8 +413,8 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Reads the first of the files that is there. One that this user may not read is passed over: nobody named it, and
-/// under sudo it is often another user's.
+/// Reads the first file that exists. Skips a file that this user may not read: nobody named it, and under sudo it often belongs to
+/// another user.
 fn search(files: &[PathBuf]) -> Result<Found, ConfigError> {
     let mut found = Found::default();
     for path in files {

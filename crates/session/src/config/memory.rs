@@ -1,12 +1,12 @@
-//! How much memory this machine, or the container we are in, has.
+//! The available memory of this machine or container.
 
 use std::path::{Path, PathBuf};
 
-/// Assumed where nothing can be read.
+/// Assumed if the system's files cannot be read.
 const FALLBACK_BYTES: u64 = 2 << 30;
 
-/// Bytes that this process and its fellows may use: the machine's, or the tightest limit of the
-/// control groups above us.
+/// How many bytes of memory this process's control group may use: the machine's memory, or the smallest limit of the group and its
+/// ancestors.
 pub(super) fn available_bytes() -> u64 {
     let machine = std::fs::read_to_string("/proc/meminfo")
         .ok()
@@ -32,8 +32,8 @@ fn tightest(root: &Path, groups: &str) -> Option<u64> {
         .min()
 }
 
-/// The limit files of a line of `/proc/self/cgroup`, `id:controllers:/path`, from our group up.
-/// In a container the path may not exist below the root that we see; the root itself does.
+/// The limit files of a line of `/proc/self/cgroup`, `id:controllers:/path`, from our group up to the root. In a container, the
+/// path may not exist below the visible root, but the root does.
 fn limit_files(root: &Path, line: &str) -> Vec<PathBuf> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else {
@@ -55,7 +55,7 @@ fn limit_files(root: &Path, line: &str) -> Vec<PathBuf> {
 }
 
 fn read(file: &Path) -> Option<u64> {
-    // "max", for no limit, does not parse; nor is it one.
+    // "max" means no limit; it does not parse, so the result is None.
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 

@@ -1,10 +1,9 @@
-//! Configuration: what can be set, and where it is read from.
+//! The configuration: its keys, and its sources.
 //!
-//! Built-in values, then the first of the files there is (the one named by `--config` or
-//! `RGAPS_CONFIG`, else `./rgaps.toml`, `~/.config/rgaps/rgaps.toml`, `/etc/rgaps/rgaps.toml`),
-//! then the environment: `RGAPS_REALM`, `RGAPS_POOL__HOST__CAP=2GiB` and so on, two underscores
-//! for a dot; then what the program's caller sets by arguments. An error names the one of these that made it.
-//! A daemon that a client starts gets the client's configuration as a whole.
+//! Later sources override earlier ones: the built-in values; the first file that exists (the one that `--config` or `RGAPS_CONFIG`
+//! names, else `./rgaps.toml`, `~/.config/rgaps/rgaps.toml`, `/etc/rgaps/rgaps.toml`); the environment (`RGAPS_REALM`,
+//! `RGAPS_POOL__HOST__CAP=2GiB` and so on, with two underscores for a dot); arguments of the program's caller. An error names its
+//! source. A daemon that a client starts gets the client's whole configuration.
 
 mod blame;
 mod bridge;
@@ -22,7 +21,7 @@ mod rules;
 mod size;
 mod traces;
 
-pub use bridge::{Bridge, BridgeDirection, Ros2Rule, RosMiddleware, ZenohRule};
+pub use bridge::{BridgeConfig, BridgeDirection, Ros2Rule, RosMiddleware, ZenohRule};
 pub use gpu::Gpu;
 pub use landing::{LandIn, LandingRule};
 pub use lane_address::LANE_PORT;
@@ -44,9 +43,10 @@ use std::time::Duration;
 
 /// Segment size unless the configuration says otherwise.
 const DEFAULT_SEGMENT_BYTES: u64 = 64 << 20;
-/// A message that is read over the way between GPUs this often in all is not worth a copy.
+/// Default of [`CudaPool::map_max`]: a message that is read over the connection between GPUs for up to this many bytes in all is
+/// not worth a copy.
 const DEFAULT_MAP_MAX_BYTES: u64 = 4 << 20;
-/// Longest realm: its name is a file's.
+/// Longest name of a realm, which becomes part of a file's name.
 const MAX_REALM_NAME: usize = 64;
 
 /// A configuration that cannot be used.
@@ -61,7 +61,7 @@ pub enum ConfigError {
         /// Why.
         source: std::io::Error,
     },
-    /// A file, an environment variable or an argument says something that cannot be.
+    /// A file, an environment variable or an argument has an invalid value.
     #[error("{location}: {reason}")]
     Wrong {
         /// The file and its line, the variable, or the argument.
@@ -83,7 +83,7 @@ pub enum ConfigError {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Which daemon of this user or host is meant: `[A-Za-z0-9_-]`, at most 64 characters.
+    /// The realm, which identifies a daemon of this user or host: `[A-Za-z0-9_-]`, at most 64 characters.
     pub realm: String,
     /// Path of the daemon's socket. `None`: [`Config::socket_path`] chooses it.
     pub socket: Option<PathBuf>,
@@ -99,9 +99,9 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Whether a client that finds no daemon starts one.
     pub autostart: bool,
-    /// Where a client's topics are that it names without a leading slash; empty: at the top.
+    /// The namespace of topics that a client names without a leading slash; empty: none.
     pub namespace: String,
-    /// Topics that a client uses instead of those that it names: `camera:=front/camera`.
+    /// Topics that a client uses instead of others: `camera:=front/camera`.
     #[serde(deserialize_with = "names::rules")]
     pub remap: Vec<String>,
     /// Memory.
@@ -115,13 +115,13 @@ pub struct Config {
     /// The server of this host's GPUs for CUDA programs on other hosts.
     pub gpu: Gpu,
     /// Bridges to Zenoh and ROS 2.
-    pub bridge: Bridge,
+    pub bridge: BridgeConfig,
     /// Metrics for Prometheus.
     pub metrics: Metrics,
     /// Traces of messages between hosts.
     pub traces: Traces,
-    /// Who may publish and subscribe to what; topics that no rule names are open to everyone
-    /// who can open the socket.
+    /// Which users may publish and subscribe to which topics. Topics that no rule names are open to everyone who can open the
+    /// socket.
     pub access: Vec<AccessRule>,
     /// The file that was read.
     #[serde(skip)]
@@ -129,7 +129,7 @@ pub struct Config {
     /// Environment variables that start with `RGAPS_` but name no key.
     #[serde(skip)]
     pub ignored_variables: Vec<String>,
-    /// Files where one is searched for that are there, and that this user may not read.
+    /// Configuration files that exist where one is searched, and that this user may not read.
     #[serde(skip)]
     pub unreadable_files: Vec<PathBuf>,
 }
@@ -152,7 +152,7 @@ impl Default for Config {
             limits: Limits::default(),
             links: Links::default(),
             gpu: Gpu::default(),
-            bridge: Bridge::default(),
+            bridge: BridgeConfig::default(),
             metrics: Metrics::default(),
             traces: Traces::default(),
             access: Vec::new(),
@@ -163,7 +163,7 @@ impl Default for Config {
     }
 }
 
-/// Memory, per kind of domain.
+/// Pools, by kind of domain.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Pools {
@@ -214,10 +214,10 @@ pub struct CudaPool {
     pub segment: ByteSize,
     /// Whether GPUs are used.
     pub enabled: CudaUse,
-    /// How messages reach subscribers on another GPU than theirs.
+    /// How messages in one GPU's memory reach subscribers on another GPU.
     pub peer: PeerUse,
-    /// With `peer = "auto"`: a message is read where it is if its bytes, times the readers on the
-    /// other GPU, are not more than this, and copied there otherwise.
+    /// With `peer = "auto"`: subscribers on another GPU read a message in place if its bytes, times the number of readers on that
+    /// GPU, are at most this; otherwise it is copied there.
     pub map_max: ByteSize,
 }
 
@@ -237,7 +237,7 @@ impl Default for CudaPool {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cuda {
-    /// The daemon runs CUDA's Multi-Process Service for its clients, or uses one that is there.
+    /// Whether the daemon runs CUDA's Multi-Process Service for its clients, or uses one that runs already.
     pub mps: bool,
 }
 
@@ -245,10 +245,10 @@ pub struct Cuda {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HostProvider {
-    /// Sealed memfds, which need nothing.
+    /// Sealed memfds, which need no driver.
     #[default]
     Memfd,
-    /// dma-bufs that the kernel's `/dev/udmabuf` makes.
+    /// dma-bufs from the kernel's `/dev/udmabuf`.
     Udmabuf,
     /// dma-bufs of the kernel module dmaplane.
     Dmaplane,
@@ -272,9 +272,9 @@ pub enum HugePages {
     /// No.
     #[default]
     Off,
-    /// Yes if there are any, else ordinary pages and a warning.
+    /// Yes if there are free ones, else ordinary pages and a warning.
     Try,
-    /// Yes, or the segment is not made.
+    /// Yes, or creating the segment fails.
     Require,
 }
 
@@ -289,16 +289,16 @@ pub enum CudaUse {
     Off,
 }
 
-/// How messages reach subscribers on another GPU than theirs.
+/// How messages in one GPU's memory reach subscribers on another GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PeerUse {
-    /// By size, see [`CudaPool::map_max`]; copied where there is no peer access.
+    /// In place or by a copy, depending on the size: see [`CudaPool::map_max`]. Always by a copy without peer access.
     #[default]
     Auto,
-    /// Each is copied, once for all readers of a GPU.
+    /// By a copy, one for all readers on a GPU.
     Copy,
-    /// Each is read where it is; copied where there is no peer access.
+    /// In place. By a copy without peer access.
     Map,
 }
 
@@ -314,10 +314,10 @@ pub struct Limits {
     pub connections: u32,
     /// Sessions of one user that are open at once.
     pub connections_per_user: u32,
-    /// Bytes of a pool that one publisher may have leased; none is the pool's cap.
+    /// The most bytes of a pool that one publisher may lease. `None`: the pool's cap.
     pub lease_per_publisher: Option<ByteSize>,
-    /// How long the publisher of a device topic waits for a subscriber that receives nothing, until the daemon has the
-    /// subscriber evicted. 0: it waits without limit.
+    /// How long the publisher of a device topic waits for a subscriber that receives nothing before the daemon evicts the
+    /// subscriber, in milliseconds. 0: without limit.
     pub device_stall_ms: u64,
 }
 
@@ -334,11 +334,11 @@ impl Default for Limits {
     }
 }
 
-/// Who may publish and subscribe to some topics. Topics of different rules share no memory.
+/// Which users may publish and subscribe to some topics. Topics of different rules share no memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AccessRule {
-    /// What to call it.
+    /// Its name.
     pub name: String,
     /// Patterns of topic names: `camera/*`, `robot/**`.
     pub topics: Vec<String>,
@@ -382,7 +382,7 @@ impl Serialize for FileMode {
 impl<'de> Deserialize<'de> for FileMode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         const EXPECTED: &str = "permissions are written in octal as a string, such as \"0660\"";
-        // Not as a number: 660 would be taken for 0o1224.
+        // Only as a string: the number 660 would be the mode 0o1224.
         let text = String::deserialize(deserializer).map_err(|_| de::Error::custom(EXPECTED))?;
         match u32::from_str_radix(&text, 8) {
             Ok(mode) if mode <= 0o777 => Ok(FileMode(mode)),
@@ -393,22 +393,22 @@ impl<'de> Deserialize<'de> for FileMode {
 
 /// Longest pause of a client between two attempts to find a daemon.
 pub const RECONNECT_PAUSE_MAX_MS: u64 = 1000;
-/// A new daemon waits at least this long for its predecessor's clients: each of them has come by
-/// then, with half a second to hand back what it has.
+/// A new daemon waits at least this long for its predecessor's clients. Until then each of them has connected, and has had half
+/// a second to hand back its memory.
 pub const RECOVERY_MS_MIN: u64 = RECONNECT_PAUSE_MAX_MS + 500;
 
 impl Config {
-    /// How long a daemon without clients stays; none is for ever.
+    /// How long a daemon without clients stays; `None`: for ever.
     pub fn idle_exit(&self) -> Option<Duration> {
         (self.idle_exit_ms != 0).then(|| Duration::from_millis(self.idle_exit_ms))
     }
 
-    /// How a client resolves the names of topics.
+    /// The namespace and remapping by which a client resolves the names of topics.
     pub fn topic_names(&self) -> Result<TopicNames, String> {
         TopicNames::new(&self.namespace, &self.remap)
     }
 
-    /// Says what cannot be, naming the key.
+    /// Checks all values. The error begins with the key.
     pub fn check(&self) -> Result<(), String> {
         check_realm(&self.realm)?;
         self.topic_names()?;
@@ -465,7 +465,7 @@ impl HostPool {
         Ok(())
     }
 
-    /// The cap in bytes, a multiple of the unit of segments: as configured, or half of the memory there is.
+    /// The cap in bytes, a multiple of the unit of segments: as configured, or half of the available memory.
     pub fn cap_bytes(&self) -> u64 {
         let wanted = self
             .cap
@@ -479,8 +479,8 @@ impl HostPool {
     }
 }
 
-/// Bytes of a pool's segments: as configured, or as many as it takes so that the table of
-/// segments holds a pool of this cap.
+/// The size of a pool's segments in bytes: as configured, or larger if the table of segments could not hold a pool of this cap
+/// otherwise.
 pub fn segment_bytes(configured: ByteSize, cap_bytes: u64) -> u64 {
     let least = cap_bytes
         .div_ceil(MAX_SEGMENTS as u64)

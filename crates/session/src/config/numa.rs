@@ -1,4 +1,4 @@
-//! Which NUMA node host memory is taken from.
+//! The NUMA node of host memory.
 
 use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;

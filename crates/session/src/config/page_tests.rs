@@ -1,4 +1,4 @@
-//! The page of the configuration, held beside the keys.
+//! Tests that the documentation page of the configuration has the same keys and defaults as the code.
 
 use super::*;
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
-//! Where the daemon's socket is.
+//! The path of the daemon's socket.
 //!
 //! Without a configured socket, it is `/tmp/rgaps-<uid>/<realm>.sock`: the same for every process of a user, however it
-//! was started. No environment variable takes part, and nothing that comes with a login and goes with it, as
+//! was started. It depends neither on environment variables nor on a login session, as
 //! `/run/user/<uid>` does. See `docs/decisions/0027-one-socket-folder.md`.
 
 use super::{Config, ConfigError};
@@ -25,8 +25,8 @@ impl Config {
         }
     }
 
-    /// Makes the folder of [`socket_path`](Self::socket_path) if it is not there, and checks that
-    /// it is ours alone where it was not configured.
+    /// Creates the folder of [`socket_path`](Self::socket_path) if it does not exist. If the path is not configured, checks that
+    /// only this user can write to the folder.
     pub fn prepare_socket_folder(&self) -> Result<(), ConfigError> {
         prepare_folder(&self.socket_path(), self.socket.is_none(), true).map(|_| ())
     }
@@ -40,8 +40,7 @@ impl Config {
             .is_none_or(|socket| *socket == own || *socket == system)
     }
 
-    /// Where a client looks for a daemon, in this order: unless a socket is configured, the
-    /// system's daemon comes after the user's own.
+    /// The sockets at which a client looks for a daemon, in order: the configured one, or else the user's own and then the system's.
     pub fn socket_candidates(&self) -> Vec<PathBuf> {
         match &self.socket {
             Some(path) => vec![path.clone()],
@@ -64,10 +63,10 @@ pub(crate) fn uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Checks the folder of a socket, creating it (0700) if `create`. Gives whether it is there.
+/// Checks the folder of a socket, and creates it (0700) if `create`. Returns whether it exists.
 ///
-/// A folder that we chose ourselves (`chosen`) has to be ours alone: in `/tmp` anyone could have
-/// made one of that name and put a socket of their own into it.
+/// A default folder (`chosen`) must belong to this user alone: in `/tmp`, anyone could have created one of that name and put a
+/// socket into it.
 pub(crate) fn prepare_folder(
     socket: &Path,
     chosen: bool,
@@ -92,7 +91,7 @@ pub(crate) fn prepare_folder(
             ))
         })?;
     }
-    // Of the name itself: a link in place of the folder is somebody's trick.
+    // symlink_metadata: a symbolic link in place of the folder may be an attack.
     let there = match std::fs::symlink_metadata(folder) {
         Ok(there) => there,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),

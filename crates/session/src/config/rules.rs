@@ -1,4 +1,4 @@
-//! What may cross between hosts, and how much: rules by host and topic, and quotas.
+//! Rules for topics that may cross between hosts, by host and topic; and quotas.
 
 use super::ByteSize;
 use crate::access::pattern_matches;
@@ -11,7 +11,7 @@ const MAX_PATTERNS: usize = 64;
 /// Longest name of a rule or quota.
 const MAX_NAME: usize = 64;
 
-/// Which topics may go to, or come from, which hosts. The first rule that matches decides; a topic without a matching
+/// Which topics may be sent to, or received from, which hosts. The first rule that matches decides; a topic without a matching
 /// rule is allowed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -111,7 +111,7 @@ fn every_key_of_a_file() {
         [Principal::Name("alice".into()), Principal::Id(1000)]
     );
 
-    // What a daemon that is started gets is the same.
+    // A daemon that this client starts gets the same configuration.
     let inline = config.to_inline().unwrap();
     let again = Config::load_from(
         None,
@@ -404,7 +404,7 @@ fn the_address_of_a_daemon_is_known_under_an_invalid_configuration() {
         &[],
     );
     assert_eq!(address("foo = 1", &variable).unwrap(), lab(None));
-    // It may have named any realm.
+    // The unreadable line may have named any realm.
     let error = address("realm = \"lab", &none).unwrap_err();
     assert!(error.to_string().contains("line 1"), "{error}");
     assert_eq!(address("realm = \"other", &variable).unwrap(), lab(None));

@@ -1,19 +1,17 @@
-//! The history, as a reader that joins late gets it: the newest `n` messages of all publishers, oldest first, then what
-//! is live.
+//! Gives a late joiner the history: the newest `n` messages of all publishers, oldest first, then live messages.
 //!
-//! The history of publishers on this host is there when the reader joins. That of publishers on other hosts may still
-//! be on its way, since links fetch it when the first subscriber of this host asks for it. The slot of a publisher that
-//! stands for one on another host says where its history ends ([`HISTORY_LANDING`]: not yet known). Such a publisher is
-//! *held*: the reader takes none of its messages before its history has landed. A reader that is waiting for history
-//! when it joins also holds the publishers of this host that have history, to merge it all. Publishers that are not held
-//! go on. A publisher that comes later with a history of its own is held alone; what then counts is which of its
-//! messages are among the newest `n`, counted with those that the reader was given already.
+//! The history of publishers on this host is complete when the reader joins. The history of publishers on other hosts may still be
+//! arriving, since the links fetch it when the first subscriber of this host asks for it. The slot of a publisher that represents one of
+//! another host has the end of its history ([`HISTORY_LANDING`]: not known yet). The reader *holds* such a publisher: it takes none of its
+//! messages before the history has landed. A reader that finds landing history when it joins also holds the publishers of this host that
+//! have history, to merge everything. It reads all other publishers meanwhile. If a publisher with a history joins later, the reader holds
+//! only that one, and takes those of its messages that are among the newest `n`, counted with the messages that it took already.
 //!
-//! The wait ends for a publisher when it says where its history ends, when it is gone or is an orphan, and for all of
-//! them when nothing has landed for [`HISTORY_STALL_NS`]. What comes of the history after that is read as live messages.
+//! The wait for a publisher ends when its history ends, when it has left or is an orphan; and for all of them when nothing has
+//! landed for [`HISTORY_STALL_NS`]. The reader takes history that arrives after that as live messages.
 //!
-//! A reader that wants no history passes it over. It holds only the publishers whose history is landing, for as long as they
-//! say so: nothing that they have published until then is for this reader.
+//! A reader that wants no history skips it. It holds only the publishers whose history is landing, as long as it is: no message that
+//! they publish until then is for this reader.
 
 use super::{Look, Reader, Taken, SKIPS_MAX};
 use crate::backlog::published_ns;
@@ -26,28 +24,28 @@ use rgaps_sync::atomic::{fence, Ordering};
 use rgaps_sync::monotonic_ns;
 use std::ops::Range;
 
-/// What a reader knows of the history. Masks have a bit for each publisher.
+/// A reader's state of the history. Masks have a bit for each publisher.
 #[derive(Debug)]
 pub(super) struct Backlog {
-    /// How many messages the reader gets; 0: it wants none.
+    /// How many messages of the history the reader wants.
     wanted: u64,
-    /// Whether it waits for what is landing. Links do not: they carry on what lands as it comes.
+    /// Whether the reader waits for landing history. Links do not: they send it on as it lands.
     waits: bool,
-    /// Whether it has looked once who is there.
+    /// Whether the reader has found the publishers that were there when it joined.
     joined: bool,
-    /// Publishers with messages of the history that are still to be read.
+    /// Publishers with unread messages of the history.
     pub(super) unread: u16,
     /// Where the history ends, per publisher.
     pub(super) ends: [u64; MAX_PUBLISHERS],
-    /// Publishers whose history is on its way to this host.
+    /// Publishers for whose landing history the reader waits.
     landing: u16,
-    /// Publishers whose messages wait for that.
+    /// Publishers whose messages the reader does not take until then.
     pub(super) held: u16,
-    /// When the messages were published that the reader was given: the newest ones, `wanted` and those of this round.
+    /// Times of publishing of the history messages that the reader took: the newest `wanted`, and those since `begin_backlog`.
     given_ns: Vec<i64>,
-    /// How much of what is landing was there, and when it was last seen to become more.
+    /// How many messages had landed (a sum of heads), and when that last grew.
     seen: (u64, u64),
-    /// How long it may stay as it is.
+    /// How long `seen` may stay the same before the wait ends, in nanoseconds.
     stall_ns: u64,
 }
 
@@ -67,25 +65,25 @@ impl Backlog {
         }
     }
 
-    /// The reader waits for a publisher's history. The next look sees whether it has landed already.
+    /// Makes the reader wait for a publisher's history. `follow_landing` finds out whether it has landed already.
     fn wait_for(&mut self, index: usize) {
         self.landing |= 1 << index;
         self.held |= 1 << index;
         self.seen = (0, monotonic_ns());
     }
 
-    /// A publisher is gone. If others wait for its history, the next look sees that.
+    /// Ends the wait for a publisher that has left. `follow_landing` then lets the others go on.
     pub(super) fn forget(&mut self, index: usize) {
         self.landing &= !(1 << index);
         self.held &= !(1 << index);
     }
 
-    /// The reader is closed.
+    /// Ends all waits, because the reader is closed.
     pub(super) fn close(&mut self) {
         (self.unread, self.landing, self.held) = (0, 0, 0);
     }
 
-    /// The reader was given a message that was published then.
+    /// Records that the reader took a history message that was published at `ns`.
     fn note_given(&mut self, ns: i64) {
         if self.wanted < u64::MAX {
             self.given_ns.push(ns);
@@ -93,24 +91,24 @@ impl Backlog {
     }
 }
 
-/// Whether a publisher's history is on its way to this host.
+/// Whether a publisher's history is still arriving.
 fn is_landing<S: Storage>(publisher: &PublisherView<S>) -> bool {
-    // Acquire: if it has landed, its messages are there, and so is every publisher that the links made before it did
-    // (SYNC: history).
+    // Acquire: if the history has landed, this thread sees its messages, and every publisher that the links made before that (SYNC:
+    // history).
     publisher.history_end().load(Ordering::Acquire) == HISTORY_LANDING
         && publisher.state().load(Ordering::Acquire) == PUBLISHER_ACTIVE
 }
 
 impl<S: Storage> Reader<S> {
-    /// Ends waits for history after this time without any, in place of [`HISTORY_STALL_NS`]: tests wait for no clock.
+    /// Replaces [`HISTORY_STALL_NS`], for tests that must not wait.
     #[doc(hidden)]
     pub fn set_history_stall(&mut self, stall_ns: u64) {
         self.backlog.stall_ns = stall_ns;
     }
 
-    /// Publishers that have history, by their incarnations, with the number below which their messages are history to whoever
-    /// subscribes now. What the seat's former subscriber had not taken is owed to those that it carried messages to: to
-    /// them it is no history.
+    /// The publishers that have history, by incarnation, each with the sequence number below which its messages are history for a
+    /// subscriber that joins now. Messages that the seat's former subscriber had not taken are not history: the hosts to which it sent
+    /// messages must still get them.
     pub fn histories(&self) -> Vec<(u64, u64)> {
         let history = |index: usize| {
             let publisher = self.topic.publisher(index);
@@ -132,13 +130,13 @@ impl<S: Storage> Reader<S> {
         (0..MAX_PUBLISHERS).filter_map(history).collect()
     }
 
-    /// A publisher is new to the reader, whose cursor is where its messages begin.
+    /// Decides whether to wait for the history of a new publisher. The caller has moved the cursor to its first message.
     pub(super) fn learn_history(&mut self, index: usize) {
         let publisher = self.topic.publisher(index);
         let lands = match self.backlog.joined {
-            // All that is there is history.
+            // While the reader joins, messages that have landed are history anyway.
             false => is_landing(&publisher),
-            // It came later, and its history may have landed before the reader looked.
+            // The publisher joined later; its history may also have landed already.
             true => publisher.history_end().load(Ordering::Acquire) > self.cursors[index],
         };
         if lands && self.backlog.waits {
@@ -146,7 +144,7 @@ impl<S: Storage> Reader<S> {
         }
     }
 
-    /// Begins to read the history, once, when the reader joins: now, or when all of it has landed.
+    /// Call once, when the reader joins: begins to read the history, or holds the publishers until all of it has landed.
     pub(super) fn join_backlog(&mut self) {
         self.backlog.joined = true;
         if self.backlog.landing == 0 {
@@ -158,7 +156,7 @@ impl<S: Storage> Reader<S> {
         }
     }
 
-    /// Looks whether history has landed that something waits for.
+    /// Checks whether the history for which publishers are held has landed, and ends the wait if so.
     #[cold]
     pub(super) fn follow_landing(&mut self) {
         let (mut landed, mut left) = (0, self.backlog.landing);
@@ -166,7 +164,7 @@ impl<S: Storage> Reader<S> {
             let index = left.trailing_zeros() as usize;
             left &= left - 1;
             let publisher = self.topic.publisher(index);
-            // In this order: a head that is read before the history has ended is not beyond its end.
+            // Load the head before checking: a head loaded while the history is landing is not beyond its end.
             let head = publisher.head().load(Ordering::Acquire).min(SEQUENCE_END);
             match is_landing(&publisher) {
                 true => {
@@ -177,11 +175,11 @@ impl<S: Storage> Reader<S> {
             }
         }
         if self.backlog.wanted == 0 {
-            // Each of them is held for itself, and says so before it publishes what is live.
+            // There is nothing to merge: `end_landing` releases each publisher by itself.
             return;
         }
         self.end_stalled(landed);
-        // A publisher that lands with those may have come meanwhile.
+        // The links may have made another publisher with landing history meanwhile.
         let epoch = self.topic.membership_epoch().load(Ordering::Acquire);
         if epoch != self.epoch_seen {
             self.follow_membership(epoch);
@@ -192,7 +190,7 @@ impl<S: Storage> Reader<S> {
         }
     }
 
-    /// Ends the wait where nothing more lands. `landed`: what has landed, as a number that rises.
+    /// Ends the wait if nothing has landed for `stall_ns`. `landed`: the sum of the heads of landing publishers.
     fn end_stalled(&mut self, landed: u64) {
         let now_ns = monotonic_ns();
         if landed != self.backlog.seen.0 {
@@ -206,7 +204,7 @@ impl<S: Storage> Reader<S> {
         }
     }
 
-    /// Skips messages of a history that is landing: of those below `head`, only the newest that are wanted are left.
+    /// Skips messages of a landing history: leaves only the newest `wanted` of those below `head`.
     fn pass_surplus(&mut self, index: usize, head: u64) {
         let begin = head.saturating_sub(self.backlog.wanted);
         if begin > self.cursors[index] {
@@ -214,7 +212,7 @@ impl<S: Storage> Reader<S> {
         }
     }
 
-    /// A publisher's history has ended: there, or with all that will come of it.
+    /// Ends the wait for a publisher's history: it has landed, or no more of it will be waited for.
     fn end_landing(&mut self, index: usize) {
         self.backlog.landing &= !(1 << index);
         let Some(source) = &self.sources[index] else {
@@ -235,7 +233,7 @@ impl<S: Storage> Reader<S> {
         }
     }
 
-    /// Puts the cursors where the newest messages begin of those before `ends` and of those that were given.
+    /// Moves the cursors to the newest `wanted` messages, of those before `ends` together with those that the reader took already.
     pub(super) fn begin_backlog(&mut self) {
         let Backlog { wanted, ends, .. } = self.backlog;
         let given_ns = &mut self.backlog.given_ns;
@@ -276,8 +274,7 @@ impl<S: Storage> Reader<S> {
         }
     }
 
-    /// Takes the oldest message of the history. None: there is none, or so much of it was pushed out that
-    /// others should have their turn.
+    /// Takes the oldest message of the history. None: none is left, or `SKIPS_MAX` messages had left the ring, and others get their turn.
     #[cold]
     pub(super) fn poll_backlog(&mut self) -> Option<Taken<S>> {
         for _ in 0..SKIPS_MAX {
@@ -288,14 +285,14 @@ impl<S: Storage> Reader<S> {
                     return Some(taken);
                 }
                 Look::Skipped => {}
-                // Its publisher claims messages that are not there: what it publishes is live.
+                // The publisher's head claims messages that do not exist: treat its later ones as live.
                 Look::Nothing => self.backlog.unread &= !(1 << index),
             }
         }
         None
     }
 
-    /// The publisher whose next message of the history is the oldest, or is gone.
+    /// The publisher whose next message of the history is the oldest, or has left the ring.
     fn oldest_of_backlog(&mut self) -> Option<usize> {
         let mut oldest: Option<(i64, usize)> = None;
         let mut left = self.backlog.unread;

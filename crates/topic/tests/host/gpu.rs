@@ -1,16 +1,15 @@
-//! Streams of work of a host's members. What is queued runs when somebody asks for it; when its
-//! owner is gone, it never does.
+//! A simulated GPU with one stream per member. Queued work runs when a test calls `run`. When the stream's owner has
+//! died, its queued work never runs.
 
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{progress, timeline, Point, Progress, Shared};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Timelines of the members, one for each slot: those of publishers come first.
+/// The number of streams: one for each slot, those of publishers first.
 pub const STREAMS: usize = 2 * rgaps_layout::MAX_PUBLISHERS;
 
-/// Work that runs when another stream has reached `after`, and is told whether it has: otherwise
-/// what it was to wait for never will be.
+/// Work that runs once `after` is reached or aborted. `act` learns which: true if it was reached.
 struct Work {
     after: Point,
     point: u64,
@@ -19,7 +18,7 @@ struct Work {
 
 #[derive(Default)]
 struct Stream {
-    /// Points of this tenure so far.
+    /// How many points the stream's owner has queued.
     count: u64,
     queue: VecDeque<Work>,
 }
@@ -92,7 +91,7 @@ impl Gpu {
         }
     }
 
-    /// A stream's owner is gone, and its work: what the daemon does then.
+    /// Ends a stream whose owner has died, as the daemon does: drops its work, and gives the timeline its next tenure.
     pub fn tear_down(&self, stream: usize) {
         let mut queue = self.lock(stream);
         *queue = Stream::default();

@@ -1,9 +1,7 @@
-//! A host in one process: a daemon that takes members in and out of a topic, publishers with
-//! memory, and subscribers that check every byte. Members may stop at any step and never come
-//! back; the daemon then does what it does for the dead.
+//! A host in one process: a daemon that lets members join and leave a topic, publishers with memory, and subscribers
+//! that check every byte. Members may die at any step; the daemon then cleans up after them.
 //!
-//! With a GPU, payloads are written by queued work and read by queued work, and blocks are published
-//! and let go of behind it.
+//! With a simulated GPU, queued work writes and reads payloads, and blocks are published and released behind it.
 #![allow(dead_code)] // each test uses a part
 
 mod gpu;
@@ -27,15 +25,15 @@ const GEOMETRY: PublisherRegion = PublisherRegion {
     block_capacity: 64,
 };
 const DEPTH: u32 = 4;
-/// Regions that the daemon hands out: more than publishers, for those in quarantine.
+/// Regions that the daemon hands out. There are more than publishers, since some are in quarantine.
 const REGIONS: usize = 2 * MAX_PUBLISHERS;
 const TOPIC_BYTES: u64 = (size_of::<TopicRegion>() as u64).next_multiple_of(CONTROL_PAGE);
-/// Payloads of a region: few enough that publishers have to wait for them.
+/// Places for payloads in a region: few, so publishers have to wait for them.
 const PLACES: usize = 10;
 const PAYLOAD_WORDS: usize = 8;
-/// Longer than any member is ever descheduled, shorter than anyone's patience.
+/// A wait of this length fails the test. A member is never descheduled for so long.
 const LOST_WAKE_NS: u64 = 60_000_000_000;
-/// Doorbells: subscribers have the numbers of their slots, publishers the next ones.
+/// The first publisher's doorbell. A subscriber's doorbell has the number of its slot.
 const PUBLISHER_DOORBELL: u32 = 100;
 
 pub struct Host {
@@ -48,7 +46,7 @@ pub struct Host {
     daemon: Mutex<Daemon>,
 }
 
-/// What only the daemon knows.
+/// The daemon's private state.
 struct Daemon {
     epoch: u32,
     incarnations: u64,
@@ -56,7 +54,7 @@ struct Daemon {
     publishers: [Option<(usize, u64, u64)>; MAX_PUBLISHERS],
     subscribers: u64,
     regions: Vec<usize>,
-    /// Regions that a subscriber may still look at, and since when they are unused.
+    /// Regions that a subscriber may still access, and the epoch since which they are unused.
     quarantine: Vec<(usize, u32)>,
 }
 
@@ -64,8 +62,8 @@ impl Host {
     pub fn new() -> Host {
         let bytes = region_offset(REGIONS);
         let mut memory = vec![0u128; bytes as usize / 16];
-        // SAFETY: the vector lives as long as the host, from which all views are borrowed in
-        // scoped threads, and is touched only through them; alignment to 16 is all they need.
+        // SAFETY: the host keeps the vector, all views are borrowed from the host, and only they touch the memory. It is
+        // aligned to 16 bytes, which suffices for all words.
         let shared = unsafe { Shared::new(memory.as_mut_ptr().cast(), bytes) };
         Host {
             _memory: memory,
@@ -91,7 +89,7 @@ impl Host {
         host
     }
 
-    /// Lets every stream go on by one piece of work, where there is a GPU.
+    /// Runs the oldest work of each stream. Does nothing without a GPU.
     pub fn run_each(&self) {
         self.gpu.iter().for_each(Gpu::run_each);
     }
@@ -170,8 +168,8 @@ impl Host {
         }
     }
 
-    /// Does what the daemon does for a publisher that is dead: keeps its history until it is read,
-    /// and its blocks until they are let go of. Returns how many messages it had announced.
+    /// Cleans up after a dead publisher, as the daemon does: keeps its history until subscribers have read it, and its
+    /// blocks until they have released them. Returns how many messages the publisher had announced.
     pub fn bury_publisher(&self, slot: usize) -> u64 {
         let lock = || self.daemon.lock().unwrap_or_else(PoisonError::into_inner);
         let (region, incarnation, start) = lock().publishers[slot].unwrap();
@@ -188,7 +186,7 @@ impl Host {
         let deadline = Instant::now() + Duration::from_nanos(LOST_WAKE_NS);
         while tail < left.head || live_blocks(&words, &view).count() > 0 {
             let read = {
-                // Nobody joins while the daemon looks.
+                // The lock keeps members from joining meanwhile.
                 let daemon = lock();
                 (0..64)
                     .filter(|index| daemon.subscribers >> index & 1 != 0)
@@ -215,7 +213,7 @@ impl Host {
         left.head - start
     }
 
-    /// Zeroes the regions that every subscriber has turned its back on, for others.
+    /// Zeroes the regions that no subscriber accesses any more, and makes them available.
     fn end_quarantine(&self, daemon: &mut Daemon) {
         let seen = (0..64)
             .filter(|index| daemon.subscribers >> index & 1 != 0)
@@ -273,7 +271,7 @@ impl Host {
         }
     }
 
-    /// Does what the daemon does for a subscriber that is dead.
+    /// Cleans up after a dead subscriber, as the daemon does.
     pub fn bury_subscriber(&self, slot: u32) {
         if let Some(gpu) = &self.gpu {
             gpu.tear_down(MAX_PUBLISHERS + slot as usize);
@@ -308,14 +306,14 @@ impl Host {
         ring_publishers(&self.topic, u64::MAX);
     }
 
-    /// Whether all regions can be handed out again, when all members are gone.
+    /// Whether all regions can be handed out again. Call when all members have left.
     pub fn all_is_back(&self) -> bool {
         let mut daemon = self.daemon.lock().unwrap_or_else(PoisonError::into_inner);
         self.end_quarantine(&mut daemon);
         daemon.regions.len() == REGIONS
     }
 
-    /// Tells the subscribers that no more comes.
+    /// Tells the subscribers to end.
     pub fn stop_subscribers(&self) {
         self.stop.store(true, SeqCst);
         (0..64).for_each(|index| ring(&self.shared, index));
@@ -338,7 +336,7 @@ fn region_offset(index: usize) -> u64 {
 struct Memory<'a> {
     host: &'a Host,
     region: usize,
-    /// Which block lies in each place.
+    /// The block in each place; None: the place is free.
     places: [Option<u32>; PLACES],
 }
 
@@ -348,7 +346,7 @@ impl Memory<'_> {
         self.places[place.expect("a block is freed twice")] = None;
     }
 
-    /// Writes a payload, or queues work that does, where there is a GPU.
+    /// Writes a payload, or queues work that writes it if there is a GPU and `queue` is set. Returns the point behind it.
     fn fill(&self, slot: usize, place: usize, tag: u64, queue: bool) -> Point {
         let payloads = self.host.payloads.clone();
         let write = move || {
@@ -436,7 +434,7 @@ impl Publisher<'_> {
             if memory.vacant().is_some() {
                 break;
             }
-            // Nobody rings when work has passed.
+            // No doorbell rings when work has finished.
             match writer.has_queued() || writer.has_deferred_releases() {
                 true => host.run_each(),
                 false => host.sleep(&sleeper),
@@ -448,7 +446,7 @@ impl Publisher<'_> {
         memory.vacant().unwrap()
     }
 
-    /// Lends a block and gives it back.
+    /// Takes a loan, writes it, and gives it back unpublished.
     pub fn abandon(&mut self) {
         let place = self.wait_for_memory();
         let Publisher { writer, memory, .. } = self;
@@ -458,7 +456,7 @@ impl Publisher<'_> {
         writer.abandon(loan, point, &mut |block| memory.free(block));
     }
 
-    /// Takes everything back. All memory is free then, once nobody holds a block.
+    /// Evicts all messages, and checks that all memory is free. Call when no subscriber holds a block.
     pub fn finish(mut self) {
         let memory = &mut self.memory;
         while self.writer.evict_oldest(&mut |block| memory.free(block)) {}
@@ -478,13 +476,13 @@ pub struct Subscriber<'a> {
     reliable: bool,
     list: ReleaseList<Shared>,
     held: VecDeque<(u64, Point, Held<Shared>)>,
-    /// Per publisher slot: incarnation and the number of its message that is next.
+    /// Per publisher slot: the incarnation, and the sequence number expected next.
     last: [(u64, u64); MAX_PUBLISHERS],
     pub received: u64,
 }
 
 impl Subscriber<'_> {
-    /// Takes a message, if there is one, and lets go of older ones until it holds `most`.
+    /// Receives a message if there is one, and releases the oldest until it holds at most `most`. Whether it received one.
     pub fn step(&mut self, most: usize) -> bool {
         self.list.tidy();
         let taken = self.reader.poll();
@@ -498,14 +496,13 @@ impl Subscriber<'_> {
         got
     }
 
-    /// Sleeps until there is something to do. It holds nothing meanwhile, or all might wait for
-    /// each other.
+    /// Sleeps until there is something to do. First releases all messages: otherwise all members might wait for each other.
     pub fn sleep(&mut self) {
         while !self.held.is_empty() {
             self.let_go();
         }
         if !self.list.is_empty() {
-            // Nobody rings when work has passed, and of an orphan's blocks nobody else takes its bit.
+            // No doorbell rings when work has finished, and only this subscriber clears its bit in an orphan's blocks.
             self.host.run_each();
             self.list.tidy();
             return std::thread::yield_now();
@@ -544,7 +541,7 @@ impl Subscriber<'_> {
         self.held.push_back((message.tag, message.point, held));
     }
 
-    /// Lets go of the oldest message held, where there is a GPU behind work that reads it.
+    /// Releases the oldest held message; with a GPU, behind work that reads it.
     fn let_go(&mut self) {
         let Some((tag, point, held)) = self.held.pop_front() else {
             return;
@@ -563,7 +560,7 @@ impl Subscriber<'_> {
         let mut held = Some(held);
         let deadline = Instant::now() + Duration::from_nanos(LOST_WAKE_NS);
         while let Some(hold) = held.take() {
-            // Full: until the oldest on it have passed.
+            // The list is full: tries again until work of its entries has finished.
             held = self.list.push(hold, behind).err();
             if held.is_some() {
                 self.host.run_each();

@@ -1,5 +1,5 @@
-//! Models of a block's life: nobody's bytes are reused while they are held, and every block comes
-//! back exactly once, whoever lets go last and whoever dies.
+//! Models of a block's life: no block is reused while somebody holds it, and every block comes back exactly once,
+//! whoever releases it last and whoever dies.
 
 use crate::cells::Shape;
 use crate::check;
@@ -17,7 +17,7 @@ const SMALL: Shape = Shape {
     deferred_releases: 0,
 };
 
-/// A publisher pushes a message out and reuses its block while a reader takes and lets go.
+/// A publisher pushes a message out and reuses its block while a reader receives and releases it.
 #[test]
 fn a_block_is_not_reused_while_a_reader_holds_it() {
     check(5, || {
@@ -46,7 +46,7 @@ fn a_block_is_not_reused_while_a_reader_holds_it() {
     });
 }
 
-/// One reader takes and lets go of a block and another lets go of it while the publisher evicts.
+/// One reader receives and releases a block, and another releases it, while the publisher evicts it.
 #[test]
 fn of_two_readers_and_the_ring_the_last_one_returns_the_block() {
     check(4, || {
@@ -55,7 +55,7 @@ fn of_two_readers_and_the_ring_the_last_one_returns_the_block() {
         let [mut first, mut second] = [0, 1].map(|index| world.subscriber(index, false));
         publisher.publish(1);
         let held = first.poll().unwrap();
-        let deferred_releases = thread::spawn({
+        let releasing = thread::spawn({
             let world = world.clone();
             move || world.consume(held)
         });
@@ -66,13 +66,13 @@ fn of_two_readers_and_the_ring_the_last_one_returns_the_block() {
         publisher.evict();
         publisher.collect();
         publisher.reuse();
-        deferred_releases.join().unwrap();
+        releasing.join().unwrap();
         reading.join().unwrap();
         publisher.finish();
     });
 }
 
-/// Two readers take the same block and let go of it while the publisher pushes it out.
+/// Two readers receive and release the same block while the publisher pushes it out.
 #[test]
 fn two_readers_take_and_let_go_of_one_block() {
     check(4, || {
@@ -117,8 +117,8 @@ fn no_returned_block_is_overlooked() {
     });
 }
 
-/// A subscriber has died with a block in hand; the daemon clears its bit while another lets go and
-/// the publisher evicts.
+/// A subscriber died while it held a block. The daemon clears its bit while another subscriber releases the block and
+/// the publisher evicts it.
 #[test]
 fn a_dead_holders_bit_is_cleared_and_the_block_comes_back_once() {
     check(3, || {
@@ -126,7 +126,7 @@ fn a_dead_holders_bit_is_cleared_and_the_block_comes_back_once() {
         let mut publisher = world.publisher();
         let [mut dead, mut alive] = [0, 1].map(|index| world.subscriber(index, false));
         publisher.publish(1);
-        // What the dead one holds is dropped at the end of the model, and never released.
+        // The dead subscriber's hold is dropped at the end of the model, and never released.
         let held_by_the_dead = dead.poll().unwrap();
         let held = alive.poll().unwrap();
         let daemon = thread::spawn({
@@ -136,7 +136,7 @@ fn a_dead_holders_bit_is_cleared_and_the_block_comes_back_once() {
                 world.slot(0).sweep().fetch_add(1, Ordering::AcqRel);
             }
         });
-        let deferred_releases = thread::spawn({
+        let releasing = thread::spawn({
             let world = world.clone();
             move || world.consume(held)
         });
@@ -144,14 +144,14 @@ fn a_dead_holders_bit_is_cleared_and_the_block_comes_back_once() {
         publisher.collect();
         publisher.publish(2);
         daemon.join().unwrap();
-        deferred_releases.join().unwrap();
+        releasing.join().unwrap();
         publisher.finish();
         drop(held_by_the_dead);
     });
 }
 
-/// A holder dies after it ended the block's life and before it said so; the daemon has the
-/// publisher look at all its blocks.
+/// A holder dies after it emptied the holder word and before it marked the block as returned. The daemon makes the
+/// publisher check all its blocks.
 #[test]
 fn a_block_that_a_dead_holder_did_not_announce_is_swept_once() {
     check(5, || {
@@ -166,7 +166,7 @@ fn a_block_that_a_dead_holder_did_not_announce_is_swept_once() {
         let daemon = thread::spawn({
             let world = world.clone();
             move || {
-                // The last step of the dead one, whose end the daemon has proof of.
+                // The dead subscriber's last step. The daemon acts only after it has proof of the death.
                 world.verify(&taken);
                 let region = world.region(0);
                 let word = region.holders(0).unwrap();

@@ -1,4 +1,4 @@
-//! Words that loom watches, at the offsets of a small topic.
+//! The storage of the models: words that loom watches, at the offsets of a small topic.
 
 use rgaps_layout::{
     BlockEntry, DeferredRelease, Descriptor, Doorbell, PublisherRegion, PublisherSlot,
@@ -13,16 +13,16 @@ use std::sync::Arc;
 
 /// Slots of the ring.
 pub const RING: u32 = 2;
-/// Where the topic lies.
+/// The offset of the topic.
 pub const TOPIC: u64 = DYNAMIC_OFFSET;
 const TOPIC_BYTES: u64 = (size_of::<TopicRegion>() as u64).next_multiple_of(CONTROL_PAGE);
-/// The smallest block table there is; only some of its entries have cells.
+/// The smallest block table that the layout allows. Only some of its entries have cells.
 pub const GEOMETRY: PublisherRegion = PublisherRegion {
     ring_capacity: RING,
     block_capacity: 64,
 };
 
-/// What a topic has, beyond one doorbell per member.
+/// How many members, blocks and other words a model's topic has.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub publishers: usize,
@@ -32,11 +32,11 @@ pub struct Shape {
     pub doorbells: u32,
     /// Timelines, from number 1.
     pub timelines: u32,
-    /// Entries of a subscriber's list of holds that it lets go of; the others stay unused.
+    /// Entries of a subscriber's release list that are used.
     pub deferred_releases: usize,
 }
 
-/// Where the region of publisher `index` lies.
+/// The offset of the region of publisher `index`.
 pub fn region_offset(index: usize) -> u64 {
     TOPIC + TOPIC_BYTES + index as u64 * GEOMETRY.bytes()
 }
@@ -58,7 +58,7 @@ impl Cell {
     }
 }
 
-/// Offset and bytes of the fields that the models use, and of that many words of arrays.
+/// The offset and size of each listed field; `field[n]` lists the first n words of an array.
 macro_rules! fields {
     ($of:ident { $($field:ident $([$count:expr])?),* $(,)? }) => {{
         let mut all = Vec::new();
@@ -81,10 +81,9 @@ fn bytes_of<S, T>(_: fn(&S) -> &T) -> usize {
 /// A value whose every use loom checks against all others.
 pub struct Watched(loom::cell::UnsafeCell<u64>);
 
-// SAFETY: loom checks that no use of the cell happens at the same time as a write, and stops the
-// model otherwise; sharing it between threads is what it is for.
+// SAFETY: loom checks that no access to the cell is concurrent with a write, and stops the model otherwise.
 unsafe impl Sync for Watched {}
-// SAFETY: as above.
+// SAFETY: the value is a plain integer, and loom checks its accesses from all threads.
 unsafe impl Send for Watched {}
 
 impl Watched {
@@ -103,10 +102,10 @@ impl Watched {
 
 struct Inner {
     cells: HashMap<u64, Cell>,
-    /// Stands for all that slots without a member say: 0.
+    /// The word of all slots without a member. It is 0.
     nothing: Cell,
-    /// Per publisher of the topic, a value that each access to its region reads: who reuses the
-    /// region writes it.
+    /// Per publisher a value that each access to its region reads and that reusing the region writes, so loom detects a
+    /// race between the two.
     regions: Vec<Watched>,
 }
 
@@ -163,8 +162,7 @@ impl Cells {
         }))
     }
 
-    /// What the daemon does when it hands a region to another publisher. A race, if anyone may
-    /// still look at it.
+    /// Reuses a region, as the daemon does for another publisher. loom reports a race if anyone may still access it.
     pub fn reuse_region(&self, index: usize) {
         self.0.regions[index].set(1);
     }
@@ -180,8 +178,8 @@ impl Cells {
         }
     }
 
-    /// Whether a word belongs to a publisher slot that the model leaves empty, is a cursor on such a
-    /// slot, or belongs to a list's entry that the model does not use.
+    /// Whether a word belongs to a publisher slot that the model leaves empty, to a subscriber's words about such a slot,
+    /// or to an unused entry of a release list.
     fn is_empty_slot(&self, at: u64) -> bool {
         let publishers = self.0.regions.len() as u64;
         let Some(from) = at.checked_sub(TOPIC) else {
@@ -282,7 +280,7 @@ fn letting_go_fields() -> Vec<(usize, usize)> {
     })
 }
 
-/// The untyped part, a point, how much metadata, a tensor of one dimension, and copies.
+/// The untyped part, the point, the lengths of the metadata, a tensor of one dimension, and the replicas.
 fn descriptor_fields() -> Vec<(usize, usize)> {
     fields!(Descriptor {
         committed,

@@ -1,5 +1,5 @@
-//! Models of holds that are let go of behind GPU work: the bytes stay until the work has passed its
-//! point, whoever clears the bit, and a slot's next owner loses nothing to those who come late.
+//! Models of deferred releases: a block stays until the GPU work that reads it has passed its point, whoever clears the
+//! bit, and nobody who acts late clears a bit of the slot's next owner.
 
 use crate::cells::{Cells, Shape};
 use crate::check;
@@ -26,10 +26,10 @@ fn point(value: u64) -> Point {
     Point { timeline: 1, value }
 }
 
-/// A kernel reads a block that its subscriber has let go of behind it, while the publisher wants the
-/// block back and the subscriber looks, too.
+/// A kernel reads a block that its subscriber released behind it. The publisher collects the block and the subscriber
+/// tidies its list meanwhile.
 #[test]
-fn a_block_that_has_deferred_releases_of_is_not_reused_before_its_reader_has_passed() {
+fn a_block_with_a_deferred_release_is_not_reused_before_its_reader_is_past_it() {
     check(4, || {
         let world = World::new(SMALL);
         let mut publisher = world.publisher();
@@ -61,14 +61,14 @@ fn a_block_that_has_deferred_releases_of_is_not_reused_before_its_reader_has_pas
         let mut list = subscriber.join().unwrap();
         publisher.collect_all();
         publisher.reuse_all();
-        // Whoever of the two has not looked yet finds what the other has done.
+        // If the publisher cleared the bit, the list learns of it here.
         assert_eq!(list.tidy(), 0);
         publisher.finish();
     });
 }
 
-/// An entry is used for a second hold while the publisher is still about the first one: the second
-/// one's reader has not passed.
+/// The subscriber reuses an entry for a second hold while the publisher still processes the first. The second hold's
+/// kernel has not passed, so the publisher must not release that block.
 #[test]
 fn an_entry_that_is_used_again_is_not_taken_for_what_it_was() {
     check(2, || {
@@ -104,14 +104,14 @@ fn an_entry_that_is_used_again_is_not_taken_for_what_it_was() {
         publisher.reuse_all();
         gpu.join().unwrap();
         let mut list = subscriber.join().unwrap();
-        // Alone: what is pending is its to find.
+        // All other threads have ended, so this publisher alone collects the pending blocks.
         publisher.collect_all();
         assert_eq!(list.tidy(), 0);
         publisher.finish();
     });
 }
 
-/// The subscriber never comes back to its list, and the publisher gets the block all the same.
+/// The subscriber does not tidy its list, and the publisher gets the block back anyway.
 #[test]
 fn a_publisher_needs_no_subscriber_to_get_its_block_back() {
     check(5, || {
@@ -144,7 +144,7 @@ fn a_publisher_needs_no_subscriber_to_get_its_block_back() {
     });
 }
 
-/// Two subscribers let go of one block behind a point each, and the ring does: the last one frees it.
+/// Two subscribers release one block behind points, and the publisher evicts it: the last of the three frees it.
 #[test]
 fn of_two_that_let_go_behind_points_the_last_one_frees_the_block() {
     check(3, || {
@@ -179,9 +179,8 @@ fn of_two_that_let_go_behind_points_the_last_one_frees_the_block() {
     });
 }
 
-/// A publisher takes the slot of another one, whose block a subscriber has let go of and has not
-/// looked after. The entry is not the new one's, whose block of that number and life the subscriber
-/// holds.
+/// A publisher takes the slot of a dead one while an entry of a release list still names the dead one's block. The
+/// subscriber holds a block of the new publisher with the same number and generation. The new publisher ignores the entry.
 #[test]
 fn a_publisher_does_not_clear_what_was_its_predecessors() {
     check(5, || {
@@ -196,7 +195,7 @@ fn a_publisher_does_not_clear_what_was_its_predecessors() {
         list.push(reader.poll().unwrap().held, point(1)).unwrap();
         world.reach(point(1));
         old.evict();
-        // It dies. Its region is in quarantine as long as the subscriber has a hold there.
+        // The old publisher dies. Its region stays in quarantine while the subscriber has a hold there.
         drop(old);
         world.remove_publisher(0);
         world.add_publisher(0, 1, 1);
@@ -218,8 +217,8 @@ fn a_publisher_does_not_clear_what_was_its_predecessors() {
     });
 }
 
-/// What the daemon does about subscriber 0, which is gone with its GPU work, and what the slot's next
-/// owner takes, if the slot can be given away already.
+/// Cleans up after subscriber 0, which died with its GPU work, as the daemon does. Returns the message that the slot's
+/// next owner receives. None: the slot is not free yet, or there is no message.
 fn take_over(world: &World) -> Option<Taken<Cells>> {
     clear_holder(&world.slot(0), &world.region(0), 0);
     world.slot(0).sweep().fetch_add(1, Ordering::AcqRel);
@@ -230,7 +229,7 @@ fn take_over(world: &World) -> Option<Taken<Cells>> {
     next.unwrap().poll()
 }
 
-/// What the slot's next owner took is its own until it lets go of it.
+/// Checks that the slot's next owner still holds the block that it received, and releases it.
 fn check_next_owner(world: &World, taken: Option<Taken<Cells>>, block: u32) {
     if let Some(taken) = taken {
         let region = world.region(0);
@@ -240,9 +239,9 @@ fn check_next_owner(world: &World, taken: Option<Taken<Cells>>, block: u32) {
     }
 }
 
-/// A subscriber lets go of a block and dies. Its slot goes to another one, which takes the same block
-/// in the same life: it is in the ring still. Its publisher, which was about to clear the first one's
-/// bit, does not clear the second one's.
+/// A subscriber releases a block behind work and dies. The slot's next owner receives the same block in the same
+/// generation, because it is still in the ring. The publisher, which was about to clear the first owner's bit, does not
+/// clear that of the second.
 #[test]
 fn a_late_publisher_does_not_clear_the_bit_of_the_slots_next_owner() {
     check(4, || {
@@ -266,7 +265,7 @@ fn a_late_publisher_does_not_clear_the_bit_of_the_slots_next_owner() {
     });
 }
 
-/// The same, when the dead one had used the entry again.
+/// The same, when the dead subscriber had reused the entry.
 #[test]
 fn a_late_publisher_does_not_clear_the_next_owners_bit_for_a_used_entry() {
     check(2, || {
@@ -283,7 +282,7 @@ fn a_late_publisher_does_not_clear_the_next_owners_bit_for_a_used_entry() {
         let daemon = thread::spawn({
             let world = world.clone();
             move || {
-                // The last that the dead one does: an entry that is free again is used again.
+                // The dead subscriber's last steps: it reuses an entry that is free again.
                 list.tidy();
                 list.push(first.held, point(1)).unwrap();
                 take_over(&world)
@@ -295,7 +294,7 @@ fn a_late_publisher_does_not_clear_the_next_owners_bit_for_a_used_entry() {
     });
 }
 
-/// What the daemon does for publisher 0. True: nobody holds a block of its.
+/// Cleans up after publisher 0, as the daemon does. True: nobody holds one of its blocks.
 fn bury_publisher(world: &World) -> bool {
     let (slot, region) = (world.slot(0), world.region(0));
     let incarnation = World::incarnation(0);
@@ -305,8 +304,8 @@ fn bury_publisher(world: &World) -> bool {
     live_blocks(&slot, &region).count() == 0
 }
 
-/// A publisher died while a kernel reads a block that its subscriber has let go of. The daemon wants
-/// the block back, and the subscriber looks, too.
+/// A publisher died while a kernel reads a block that its subscriber released behind the kernel. The daemon collects the
+/// block while the subscriber tidies its list.
 #[test]
 fn the_daemon_collects_for_a_dead_publisher() {
     check(4, || {
@@ -345,7 +344,7 @@ fn the_daemon_collects_for_a_dead_publisher() {
     });
 }
 
-/// A publisher died when it had claimed an entry. The daemon does the rest while the subscriber looks.
+/// A publisher died after it had claimed an entry. The daemon clears the bit while the subscriber tidies its list.
 #[test]
 fn what_a_dead_publisher_had_claimed_is_cleared_for_it() {
     check(4, || {
@@ -356,7 +355,7 @@ fn what_a_dead_publisher_had_claimed_is_cleared_for_it() {
         publisher.publish(1);
         list.push(reader.poll().unwrap().held, point(1)).unwrap();
         world.reach(point(1));
-        // Its last step.
+        // The publisher's last step: it claims the entry.
         let view = world.topic.deferred_releases(0, 0);
         view.state()
             .store(1 << 2 | DEFERRED_RELEASE_BY_PUBLISHER, Ordering::Release);

@@ -1,4 +1,4 @@
-//! Model of the descriptor's sequence lock.
+//! Models of the descriptor's sequence lock.
 
 use crate::cells::Shape;
 use crate::check;
@@ -6,9 +6,9 @@ use crate::world::{attachment, World};
 use loom::thread;
 use rgaps_topic::Metadata;
 
-/// A slow reader copies a descriptor that the publisher, going round the ring, writes anew. The
-/// block of the old message is held by another subscriber, so that the reader is not saved by
-/// the block's generation from taking it under a torn descriptor.
+/// A slow reader copies a descriptor that the publisher, going round the ring, overwrites. Another subscriber holds the
+/// old message's block. So the block's generation stays the same, and only the sequence lock protects the reader from a
+/// torn descriptor.
 #[test]
 fn a_descriptor_is_never_a_mixture_of_two() {
     check(2, || {
@@ -29,7 +29,7 @@ fn a_descriptor_is_never_a_mixture_of_two() {
         publisher.publish(3);
         let (taken, mut slow) = reading.join().unwrap();
         let first = world.consume(taken.expect("the oldest or the newest message"));
-        // Whatever came first, the rest follows in order, and what is missing is counted.
+        // Whichever message came first, the rest follows in order, and the reader counts the missing ones.
         let mut expected = first;
         while let Some(taken) = slow.poll() {
             expected += 1 + taken.missed;
@@ -41,7 +41,7 @@ fn a_descriptor_is_never_a_mixture_of_two() {
     });
 }
 
-/// The same with attachments: what the reader has copied is that of the message that it takes.
+/// The same with attachments: the reader's copy belongs to the message that it receives.
 #[test]
 fn an_attachment_is_never_a_mixture_of_two() {
     check(2, || {

@@ -1,4 +1,4 @@
-//! Models of the slots for held samples: who takes a slot sees all that was done with it before.
+//! Model of the slots for held samples: a thread that takes a slot sees all earlier accesses to it.
 
 use crate::check;
 use loom::cell::UnsafeCell;

@@ -1,4 +1,4 @@
-//! Models of history that lands from another host while a subscriber waits for it.
+//! Models of history that arrives from another host while a subscriber waits.
 
 use crate::cells::Shape;
 use crate::check;
@@ -16,7 +16,7 @@ const SMALL: Shape = Shape {
     deferred_releases: 0,
 };
 
-/// The message alone wakes it, too, and it sleeps again: only the end of the history lets it read.
+/// The message wakes the subscriber, too, but only the end of the history lets it read: until then it sleeps again.
 #[test]
 fn a_late_joiner_that_sleeps_is_woken_by_the_end_of_the_history() {
     check(4, || {
@@ -37,7 +37,7 @@ fn a_late_joiner_that_sleeps_is_woken_by_the_end_of_the_history() {
     });
 }
 
-/// The ring keeps one message: the live one pushes the history out, also while the subscriber passes it over.
+/// The ring keeps one message. The live one pushes the history out, possibly while the subscriber skips the history.
 #[test]
 fn a_live_subscriber_gets_the_first_message_behind_the_history_and_none_before() {
     check(4, || {

@@ -7,10 +7,10 @@
 //! history of one, so every second message goes round it. Sleeping is spinning: a lost wake-up is
 //! a loop that never ends, which loom reports. Payloads are `UnsafeCell`s that the publisher writes
 //! in its loan and a holder reads: a block that is reused too early is a data race, which loom
-//! reports; so is a region that is reused while someone may still look at it.
+//! reports; so is a region that is reused while someone may still access it.
 //!
-//! Which mutations of the shipped code the models were seen to catch:
-//! `docs/decisions/0007-holder-words.md` has the table, `0013-several-domains.md` that of copies.
+//! `docs/decisions/0007-holder-words.md` lists the mutations of the shipped code that the models catch, and
+//! `0013-several-domains.md` those about replicas.
 #![cfg(loom)]
 
 mod blocks;
@@ -32,7 +32,7 @@ use std::sync::Arc;
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
-    // A model that does not end has lost a wake-up. The longest that end take some hundred steps.
+    // A model that does not end has lost a wake-up. The longest of those that end take some hundred steps.
     builder.max_branches = 5_000;
     let executions = Arc::new(AtomicU64::new(0));
     let counter = executions.clone();

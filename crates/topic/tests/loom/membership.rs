@@ -1,5 +1,5 @@
-//! Models of coming and going: what a publisher leaves is read or freed, never both, and its
-//! region is reused only when nobody looks at it any more.
+//! Models of joining and leaving: the messages that a publisher leaves are read or freed, never both, and its region is
+//! reused only when nobody accesses it any more.
 
 use crate::cells::{Cells, Shape};
 use crate::check;
@@ -19,8 +19,8 @@ const SMALL: Shape = Shape {
     deferred_releases: 0,
 };
 
-/// A publisher has died with a message in its ring and a loan open. What the daemon does about it,
-/// after which its memory is free if nobody holds a block. True: it is.
+/// Cleans up, as the daemon does, after a publisher that died with a message in its ring and an open loan. True: nobody
+/// holds a block, so its memory is free.
 fn end_publisher(world: &World) -> bool {
     let (slot, region) = (world.slot(0), world.region(0));
     let incarnation = World::incarnation(0);
@@ -30,7 +30,7 @@ fn end_publisher(world: &World) -> bool {
     live_blocks(&slot, &region).count() == 0
 }
 
-/// Reuses the region of a publisher that is gone, if every subscriber has seen that.
+/// Reuses the region of a publisher that left, if the subscriber has seen that. Whether it did.
 fn reuse_region(world: &World, epoch: u32) -> bool {
     let seen = world
         .topic
@@ -45,7 +45,7 @@ fn reuse_region(world: &World, epoch: u32) -> bool {
 }
 
 /// The daemon ends an orphan while a subscriber polls it: either the subscriber gets the message,
-/// and its block stays until it lets go, or the block is free.
+/// and its block stays until the subscriber releases it, or the block is free.
 #[test]
 fn an_orphans_message_is_read_or_freed() {
     check(5, || {
@@ -77,8 +77,8 @@ fn an_orphans_message_is_read_or_freed() {
     });
 }
 
-/// The daemon takes an ended publisher out while a subscriber polls, and reuses the region once
-/// the subscriber has said that it knows.
+/// The daemon removes an ended publisher while a subscriber polls, and reuses the region once the subscriber has
+/// reported the new epoch.
 #[test]
 fn a_region_is_reused_only_when_the_subscriber_does_not_look_at_it() {
     check(5, || {
@@ -103,10 +103,10 @@ fn a_region_is_reused_only_when_the_subscriber_does_not_look_at_it() {
     });
 }
 
-/// The same, but the subscriber still holds a block, which another thread lets go of: the region
-/// counts as looked at until that is done.
+/// The same while the subscriber still holds a block, which another thread releases. The region counts as used until
+/// then.
 #[test]
-fn a_region_is_not_reused_before_the_last_block_in_it_has_deferred_releases_of() {
+fn a_region_is_not_reused_before_the_last_block_in_it_is_released() {
     check(5, || {
         let world = World::new(SMALL);
         let mut publisher = world.publisher();
@@ -116,7 +116,7 @@ fn a_region_is_not_reused_before_the_last_block_in_it_has_deferred_releases_of()
         publisher.evict();
         drop(publisher);
         let epoch = world.remove_publisher(0);
-        let deferred_releases = thread::spawn({
+        let releasing = thread::spawn({
             let world = world.clone();
             move || world.consume(taken)
         });
@@ -127,7 +127,7 @@ fn a_region_is_not_reused_before_the_last_block_in_it_has_deferred_releases_of()
         assert!(reader.poll().is_none());
         assert!(reader.poll().is_none());
         let reused = daemon.join().unwrap();
-        deferred_releases.join().unwrap();
+        releasing.join().unwrap();
         assert!(reader.poll().is_none());
         assert!(
             reused || reuse_region(&world, epoch),
@@ -136,8 +136,8 @@ fn a_region_is_not_reused_before_the_last_block_in_it_has_deferred_releases_of()
     });
 }
 
-/// A publisher leaves and another takes its slot while a subscriber learns of them: it reads all
-/// messages of the one that stayed.
+/// A publisher leaves and another takes its slot while a subscriber learns of them. The subscriber reads all messages of
+/// the second.
 #[test]
 fn a_subscriber_does_not_mistake_a_publisher_for_its_predecessor() {
     check(3, || {
@@ -170,13 +170,13 @@ fn a_subscriber_does_not_mistake_a_publisher_for_its_predecessor() {
     });
 }
 
-/// A reliable subscriber comes while a publisher that waited for nobody goes round its ring: what
-/// is published from then on it gets without a gap.
+/// A reliable subscriber joins while a publisher goes round its ring without waiting for anyone. From its first message
+/// on, the subscriber receives all without a gap.
 #[test]
 fn a_reliable_subscriber_misses_nothing_from_its_first_message_on() {
     check(4, || {
         let world = World::new(SMALL);
-        // It joined before the subscriber, which the daemon has not matched with it yet.
+        // The publisher joined before the subscriber, and the daemon has not matched them yet.
         world.add_matched_publisher(0, 0, 0, 0);
         let mut publisher = world.publisher_at(0, 0, 0);
         publisher.publish(1);
@@ -209,8 +209,8 @@ fn a_reliable_subscriber_misses_nothing_from_its_first_message_on() {
     });
 }
 
-/// A publisher that does not match comes, publishes and ends, and one that matches takes its slot, while
-/// a subscriber learns of them: it reads the second one's messages only, and has missed nothing.
+/// A publisher that does not match joins, publishes and ends, and one that matches takes its slot, while a subscriber
+/// learns of them. The subscriber reads only the second one's messages, and has missed nothing.
 #[test]
 fn a_subscriber_reads_only_publishers_that_match() {
     check(3, || {
@@ -230,7 +230,7 @@ fn a_subscriber_reads_only_publishers_that_match() {
         world.add_matched_publisher(0, 0, 0, 0);
         let mut stranger = world.publisher_at(0, 0, 0);
         stranger.publish(1);
-        // The engine's `end_publisher`.
+        // As the engine's `end_publisher` does.
         let passed_over = world.topic.subscriber(0);
         passed_over.passed_over(0).store(1, Ordering::Relaxed);
         world.remove_publisher(0);

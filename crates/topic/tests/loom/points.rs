@@ -1,5 +1,5 @@
-//! Models of points: what GPU work writes is read when its point has passed and reused when it has,
-//! and of work that ended early everybody learns which message it had finished.
+//! Models of points: readers read, and the publisher reuses, a block that GPU work writes only after the work's point has
+//! passed. If the work ended early, everybody learns which messages it had finished.
 
 use crate::cells::{Cells, Shape};
 use crate::check;
@@ -17,8 +17,8 @@ const SMALL: Shape = Shape {
     deferred_releases: 1,
 };
 
-/// A kernel writes a message that is announced already. Who reads it looks first, and the publisher
-/// has pushed it out and wants its block back.
+/// A kernel writes a message that is already announced. A reader checks the point before it reads, while the publisher
+/// evicts the message and collects its block.
 #[test]
 fn a_message_is_read_when_its_kernel_has_passed_and_reused_then() {
     check(4, || {
@@ -58,8 +58,7 @@ fn a_message_is_read_when_its_kernel_has_passed_and_reused_then() {
     });
 }
 
-/// Two messages of one stream, and a loan that is given back behind it: each block comes back when
-/// its own work has passed.
+/// One stream writes two messages and a loan that is given back: each block comes back when its own work has passed.
 #[test]
 fn blocks_come_back_as_a_stream_passes_them() {
     check(5, || {
@@ -95,7 +94,7 @@ fn blocks_come_back_as_a_stream_passes_them() {
     });
 }
 
-/// What the daemon does when the owner of timeline 1 is gone, and its GPU work is.
+/// Ends the tenure of timeline 1, as the daemon does when the owner and its GPU work have ended.
 fn end_tenure(cells: &Cells) {
     let timeline = timeline(cells, 1).unwrap();
     let value = timeline.value().load(Ordering::Acquire);
@@ -104,8 +103,8 @@ fn end_tenure(cells: &Cells) {
     timeline.value().store(tenure << 32, Ordering::Release);
 }
 
-/// A publisher died; a kernel of its either had written the message or had not. Who looks while the
-/// daemon ends its tenure, and while the timeline's next owner goes on, gets the right answer.
+/// A publisher died before or after its kernel had written the message (`reached`). A reader that checks the point while
+/// the daemon ends the tenure, and while the timeline's next owner continues, gets the right answer.
 fn death(reached: bool) {
     let world = World::new(Shape {
         subscribers: 2,
@@ -143,7 +142,7 @@ fn death(reached: bool) {
             taken
         }
     });
-    // Proven teardown.
+    // The daemon acts only after it has proof that the GPU work has ended.
     gpu.join().unwrap();
     end_tenure(&world.cells);
     let (slot, region) = (world.slot(0), world.region(0));
@@ -162,8 +161,8 @@ fn death(reached: bool) {
     };
     assert_eq!(progress(&world.cells, taken.message.point), expected);
     taken.held.release();
-    // That owner is gone, too, and with it how far the first one came. Who takes the message only now
-    // finds what was made of it.
+    // That owner ends, too, which overwrites how far the first one came. A reader that receives the message only then
+    // finds the outcome in the descriptor.
     end_tenure(&world.cells);
     let late = late.poll().unwrap();
     assert_eq!(progress(&world.cells, late.message.point), expected);

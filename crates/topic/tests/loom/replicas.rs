@@ -1,5 +1,5 @@
-//! Models of copies in pools of other domains: whoever reads there holds the copy's block and no other,
-//! each block is freed once, and who comes late finds nothing.
+//! Models of replicas in pools of other domains: a reader there holds the replica's block and no other, each block is
+//! freed once, and a reader that is too late finds nothing.
 
 use crate::cells::{Cells, Shape};
 use crate::check;
@@ -22,19 +22,19 @@ const TWO: Shape = Shape {
     ..SMALL
 };
 
-/// A subscriber that reads where the copies are.
+/// A subscriber that reads in the replicas' pool.
 fn elsewhere(world: &World, index: u32) -> Reader<Cells> {
     let mut reader = world.subscriber(index, false);
     reader.read_in(ELSEWHERE);
     reader
 }
 
-/// Takes one message, if it is there, and checks its bytes.
+/// Receives one message, if there is one, and checks its bytes. Returns its tag and pool.
 fn consume_one(world: &World, reader: &mut Reader<Cells>) -> Option<(u64, u16)> {
     reader.poll().map(|taken| world.consume_copy(taken))
 }
 
-/// One subscriber reads the message and one its copy, while both leave the ring and are wanted back.
+/// One subscriber reads the message and one its replica, while the publisher evicts and collects both.
 #[test]
 fn a_message_and_its_copy_live_lives_of_their_own() {
     check(3, || {
@@ -55,7 +55,7 @@ fn a_message_and_its_copy_live_lives_of_their_own() {
                 let world = world.clone();
                 move || {
                     let read = consume_one(&world, &mut far);
-                    // Of a message whose copy is gone only the message can be held.
+                    // If the replica is freed already, the reader holds the message itself.
                     assert!(matches!(read, None | Some((1, 1 | ELSEWHERE))), "{read:?}");
                 }
             }),
@@ -70,7 +70,7 @@ fn a_message_and_its_copy_live_lives_of_their_own() {
     });
 }
 
-/// Two subscribers share a copy, and the ring: the last of them frees it, once.
+/// Two subscribers and the ring hold a replica: the last of them frees it, once.
 #[test]
 fn of_two_readers_of_a_copy_and_the_ring_the_last_one_frees_it() {
     check(2, || {
@@ -97,8 +97,8 @@ fn of_two_readers_of_a_copy_and_the_ring_the_last_one_frees_it() {
     });
 }
 
-/// A subscriber comes for a copy when it has left the ring and its block is a loan again: it finds
-/// nothing, and the loan is published (which it could not be with a bit of somebody's on it).
+/// A subscriber tries to take a replica that has left the ring and whose block is a loan again. It finds nothing, and
+/// sets no bit on the loan: otherwise publishing the loan would fail.
 #[test]
 fn who_looks_late_for_a_copy_spoils_no_loan() {
     check(4, || {
@@ -115,7 +115,7 @@ fn who_looks_late_for_a_copy_spoils_no_loan() {
         });
         publisher.evict();
         publisher.collect();
-        // The block that came back last is the first one out: the copy's, if nobody has it.
+        // The block that came back last is lent first: the replica's, if nobody holds it.
         publisher.publish(2);
         publisher.reuse_all();
         reading.join().unwrap();
@@ -123,8 +123,8 @@ fn who_looks_late_for_a_copy_spoils_no_loan() {
     });
 }
 
-/// The block of a copy becomes a copy of the next message: who comes for the first one does not get the
-/// second one's bytes for it.
+/// A replica's block is reused for a replica of the next message. A reader that wants the first does not get the bytes
+/// of the second instead.
 #[test]
 fn a_block_that_is_a_copy_again_is_not_taken_for_what_it_was() {
     check(3, || {

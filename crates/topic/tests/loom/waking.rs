@@ -1,4 +1,4 @@
-//! Models of sleeping: whoever says that it sleeps, and looks again before it does, is woken.
+//! Models of sleeping: a member that announces its sleep, and checks once more before it sleeps, is woken.
 
 use crate::cells::{Cells, Shape};
 use crate::check;
@@ -16,11 +16,11 @@ const SMALL: Shape = Shape {
     timelines: 0,
     deferred_releases: 0,
 };
-/// Doorbells: of subscriber 0, and one that is the publisher's or a wait set's.
+/// Two doorbells: that of subscriber 0, and another for the publisher or a wait set.
 const OWN: u32 = 0;
 const OTHER: u32 = 1;
 
-/// Takes the next message, sleeping at `doorbell` while there is none.
+/// Receives the next message. Sleeps at `doorbell` while there is none.
 pub fn wait(reader: &mut Reader<Cells>, doorbell: u32) -> Taken<Cells> {
     let cells = reader.topic().storage().clone();
     loop {
@@ -36,7 +36,7 @@ pub fn wait(reader: &mut Reader<Cells>, doorbell: u32) -> Taken<Cells> {
     }
 }
 
-/// A subscriber sleeps until message 1 comes.
+/// A subscriber sleeps until `publish` publishes message 1.
 fn message_wakes(preemptions: usize, publish: fn(&mut Publisher, &TopicView<Cells>)) {
     check(preemptions, move || {
         let world = World::new(SMALL);
@@ -61,8 +61,8 @@ fn a_sleeping_subscriber_is_woken_by_a_message() {
     message_wakes(5, |publisher, _| publisher.publish(1));
 }
 
-/// The publisher rings before the message is there, too: whoever that wakes finds nothing and sleeps
-/// again, and is woken again.
+/// The publisher also rings before it publishes the message. A subscriber that this wakes finds nothing, sleeps again,
+/// and is woken again.
 #[test]
 fn a_subscriber_that_is_woken_ahead_of_a_message_is_woken_by_it() {
     message_wakes(4, |publisher, topic| {
@@ -87,7 +87,7 @@ fn a_subscriber_that_changes_its_doorbell_is_woken_at_the_new_one() {
         let world = World::new(SMALL);
         let mut publisher = world.publisher();
         let mut reader = world.subscriber(0, false);
-        // It slept at its own until its time was over: its bit is set.
+        // The subscriber slept at its own doorbell until a timeout, so its bit in `sleepers` is set.
         reader.announce_sleep();
         let reading = thread::spawn({
             let world = world.clone();
@@ -150,7 +150,7 @@ fn a_publisher_that_wants_blocks_is_woken_by_the_last_holder() {
         publisher.publish(1);
         let taken = reader.poll().unwrap();
         publisher.evict();
-        let deferred_releases = thread::spawn({
+        let releasing = thread::spawn({
             let world = world.clone();
             move || world.consume(taken)
         });
@@ -164,7 +164,7 @@ fn a_publisher_that_wants_blocks_is_woken_by_the_last_holder() {
         }
         publisher.writer.announce_wants_blocks(false);
         publisher.publish(2);
-        deferred_releases.join().unwrap();
+        releasing.join().unwrap();
         publisher.finish();
     });
 }

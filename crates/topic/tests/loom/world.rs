@@ -1,5 +1,5 @@
-//! A small topic: what the daemon does to it, and a publisher and subscribers whose every use of a
-//! payload is checked.
+//! A small topic with the daemon's actions, and a publisher and subscribers of which loom checks every access to a
+//! payload.
 
 use crate::cells::{region_offset, Cells, Shape, Watched, GEOMETRY, TOPIC};
 use rgaps_layout::{HISTORY_LANDING, PUBLISHER_ACTIVE};
@@ -10,15 +10,15 @@ use rgaps_topic::{
 };
 use std::sync::Arc;
 
-/// A topic and the memory that its blocks stand for.
+/// A topic and the memory of its blocks.
 #[derive(Clone)]
 pub struct World {
     pub cells: Cells,
     pub topic: TopicView<Cells>,
-    /// Per publisher, per block.
+    /// The payloads, by region and block.
     payloads: Arc<Vec<Vec<Watched>>>,
-    /// The daemon's copy of the topic's `membership_epoch`. (If it read the topic's, loom would
-    /// overlook that subscribers read it too: of a word it remembers one last access.)
+    /// The daemon's copy of the topic's `membership_epoch`. The daemon must not read the topic's own: loom remembers only
+    /// the last access to a word, and would overlook the subscribers' reads.
     epoch: Arc<std::sync::atomic::AtomicU32>,
 }
 
@@ -35,8 +35,8 @@ impl World {
         }
     }
 
-    /// What the daemon does when it hands the memory of a publisher's blocks to another one. A
-    /// race, if anyone may still read it.
+    /// Overwrites the memory of a publisher's blocks, as its next owner does. loom reports a race if anyone may still
+    /// read it.
     pub fn reuse_memory(&self, region: usize) {
         self.payloads[region]
             .iter()
@@ -51,17 +51,17 @@ impl World {
         RegionView::new(self.cells.clone(), region_offset(index), GEOMETRY).unwrap()
     }
 
-    /// Number of the publisher whose region is `region`, to tell it from others of its slot.
+    /// The incarnation of the publisher with this region. It differs from that of others in the same slot.
     pub fn incarnation(region: usize) -> u64 {
         100 + region as u64
     }
 
-    /// The daemon lets a publisher join slot `slot` with region `region`, that all subscribers match.
+    /// Lets a publisher that all subscribers match join, as the daemon does, with this slot and region.
     pub fn add_publisher(&self, slot: usize, region: usize, start: u64) {
         self.add_matched_publisher(slot, region, start, u64::MAX);
     }
 
-    /// The same for one that `matched` subscribers match, as in the engine's `fill_publisher`.
+    /// Like `add_publisher`, but only the subscribers in the mask `matched` match. As in the engine's `fill_publisher`.
     pub fn add_matched_publisher(&self, slot: usize, region: usize, start: u64, matched: u64) {
         let words = self.slot(slot);
         words.incarnation().store(0, Ordering::Relaxed);
@@ -87,7 +87,7 @@ impl World {
         self.announce(1 << slot);
     }
 
-    /// The daemon takes a publisher out. Returns the epoch of its leaving.
+    /// Removes a publisher, as the daemon does. Returns the epoch from which on it is absent.
     pub fn remove_publisher(&self, slot: usize) -> u32 {
         self.slot(slot).incarnation().store(0, Ordering::Release);
         self.announce(0)
@@ -108,7 +108,7 @@ impl World {
         self.publisher_at(0, 0, 0)
     }
 
-    /// The same, of one that stands for one on another host, whose history is on its way.
+    /// Like `publisher`, but it stands for one on another host, whose history has not arrived yet.
     pub fn landing_publisher(&self) -> Publisher {
         let words = self.slot(0);
         words
@@ -118,7 +118,7 @@ impl World {
         self.publisher()
     }
 
-    /// What a publisher makes of the daemon's grant.
+    /// Makes the publisher that the daemon has let join with this slot, region and start.
     pub fn publisher_at(&self, slot: usize, region: usize, start: u64) -> Publisher {
         let writer = Writer::new(
             self.topic.clone(),
@@ -145,7 +145,7 @@ impl World {
         self.subscriber_from(index, reliable, Start::Live)
     }
 
-    /// The same, beginning there.
+    /// A subscriber in slot `index` that begins at `start`.
     pub fn subscriber_from(&self, index: u32, reliable: bool, start: Start) -> Reader<Cells> {
         self.topic
             .subscribers()
@@ -153,7 +153,7 @@ impl World {
         if reliable {
             self.topic.reliable().fetch_or(1 << index, Ordering::AcqRel);
         }
-        // Each has the doorbell of its slot's number, publishers the next.
+        // A subscriber's doorbell has its slot's number; publishers have the numbers behind them.
         self.topic
             .subscriber(index as usize)
             .doorbell()
@@ -161,13 +161,13 @@ impl World {
         Reader::new(self.topic.clone(), index, reliable, start).unwrap()
     }
 
-    /// Reads what a message says and what its block holds, and that both belong together. The
-    /// block has to be held.
+    /// Checks that a message's fields and its block's payload belong together, and returns the tag. The caller holds the
+    /// block.
     pub fn verify(&self, taken: &Taken<Cells>) -> u64 {
         let Message {
             tag, offset, point, ..
         } = taken.message;
-        // `POINT_NONE` is what the daemon writes over a point that was reached.
+        // The daemon replaces a point that was reached by `POINT_NONE`.
         assert!(
             point.is_none() || point == behind(tag),
             "a mixture of two messages"
@@ -183,7 +183,7 @@ impl World {
         tag
     }
 
-    /// The same for a message that may have been taken from its copy in [`ELSEWHERE`], and lets go of it.
+    /// Like `consume`, for a message that may be a replica in [`ELSEWHERE`]. Returns the tag, and the pool it was read in.
     pub fn consume_copy(&self, mut taken: Taken<Cells>) -> (u64, u16) {
         let pool = taken.message.pool;
         if pool == ELSEWHERE {
@@ -192,7 +192,7 @@ impl World {
         (self.consume(taken), pool)
     }
 
-    /// What stands for the payload of message `taken`, for work on the GPU.
+    /// The payload of message `taken`, for GPU work.
     pub fn payload(&self, taken: &Taken<Cells>) -> Payload {
         let region = (taken.incarnation - Self::incarnation(0)) as usize;
         Payload {
@@ -202,18 +202,18 @@ impl World {
         }
     }
 
-    /// The list of what subscriber `index` lets go of.
+    /// The release list of subscriber `index`.
     pub fn deferred_releases(&self, index: u32) -> ReleaseList<Cells> {
         ReleaseList::new(self.topic.clone(), index)
     }
 
-    /// What a GPU does behind the work of a stream.
+    /// Advances a timeline to `point`, as a GPU does behind the work of a stream.
     pub fn reach(&self, point: Point) {
         let timeline = timeline(&self.cells, point.timeline).unwrap();
         timeline.value().store(point.value, Ordering::Release);
     }
 
-    /// Verifies a message and lets go of it.
+    /// Verifies a message, releases it, and returns its tag.
     pub fn consume(&self, taken: Taken<Cells>) -> u64 {
         let tag = self.verify(&taken);
         taken.held.release();
@@ -221,10 +221,10 @@ impl World {
     }
 }
 
-/// A pool that copies are in.
+/// The pool of the replicas.
 pub const ELSEWHERE: u16 = 9;
 
-/// A message whose fields all depend on `tag` and its place, so that a mixture of two is noticed.
+/// A message whose fields all depend on `tag` and `offset`, so that tests detect a mixture of two.
 pub fn message(tag: u64, offset: u64) -> Message {
     Message {
         pool: tag as u16,
@@ -237,7 +237,7 @@ pub fn message(tag: u64, offset: u64) -> Message {
     }
 }
 
-/// An attachment that says `tag`.
+/// An attachment that contains `tag`.
 pub fn attachment(tag: u64) -> [u8; 8] {
     tag.to_le_bytes()
 }
@@ -250,7 +250,7 @@ pub fn behind(tag: u64) -> Point {
     }
 }
 
-/// The payload of a block, for work that outlives what the CPU does with the block.
+/// The payload of a block, for GPU work that uses it after the CPU has published or released the block.
 pub struct Payload {
     world: World,
     region: usize,
@@ -272,11 +272,11 @@ pub struct Publisher {
     pub memory: Memory,
 }
 
-/// The memory of a publisher's blocks: as many places as there are payloads.
+/// The memory of a publisher's blocks: one place for each payload.
 pub struct Memory {
     world: World,
     region: usize,
-    /// Which block lies in each place.
+    /// The block in each place; None: the place is free.
     places: Vec<Option<u32>>,
     pub freed: u32,
 }
@@ -291,12 +291,12 @@ impl Memory {
 }
 
 impl Publisher {
-    /// Lends a block, and says where it is.
+    /// Takes a loan in the first free place. Returns the loan and its place.
     fn lend(&mut self) -> (Loan, usize) {
         self.lend_in(None)
     }
 
-    /// The same in another pool, for a copy.
+    /// Like `lend`; `Some`: in this pool, for a replica.
     fn lend_in(&mut self, pool: Option<u16>) -> (Loan, usize) {
         let Publisher { writer, memory } = self;
         let place = memory
@@ -340,7 +340,7 @@ impl Publisher {
         writer.set_quiet(false);
     }
 
-    /// Fills a block and publishes it as message `tag` with an attachment that says the same.
+    /// Fills a block and publishes it as message `tag` with an attachment that contains `tag`.
     pub fn publish_attached(&mut self, tag: u64) {
         let (loan, place) = self.lend();
         let Publisher { writer, memory } = self;
@@ -359,9 +359,9 @@ impl Publisher {
             .unwrap();
     }
 
-    /// Fills a block and a copy of it in [`ELSEWHERE`], and publishes both as message `tag`.
+    /// Fills a block and a replica of it in [`ELSEWHERE`], and publishes both as message `tag`.
     pub fn publish_copied(&mut self, tag: u64) {
-        // In this order the block of one message's copy becomes that of the next one's.
+        // Lends the replica first, so that its block is reused for the next message's replica.
         let (copy, copy_place) = self.lend_in(Some(ELSEWHERE));
         let (loan, place) = self.lend();
         let Publisher { writer, memory } = self;
@@ -385,7 +385,7 @@ impl Publisher {
             .unwrap();
     }
 
-    /// A block for work on the GPU to fill.
+    /// Takes a loan that GPU work fills.
     pub fn lend_to_gpu(&mut self) -> (Loan, Payload) {
         let (loan, place) = self.lend();
         let payload = Payload {
@@ -396,7 +396,7 @@ impl Publisher {
         (loan, payload)
     }
 
-    /// Publishes a block as message `tag` when work that fills it is queued.
+    /// Publishes a loan as message `tag`, behind the queued GPU work that fills it.
     pub fn publish_behind(&mut self, loan: Loan, payload: &Payload, tag: u64) {
         let Publisher { writer, memory } = self;
         let message = Message {
@@ -408,7 +408,7 @@ impl Publisher {
             .unwrap();
     }
 
-    /// Gives a block back when work that fills it is queued.
+    /// Gives a loan back unpublished, behind the queued GPU work that fills it.
     pub fn abandon_behind(&mut self, loan: Loan, point: Point) {
         let Publisher { writer, memory } = self;
         writer.abandon(loan, point, &mut |block| memory.free(block));
@@ -438,7 +438,7 @@ impl Publisher {
         writer.collect_returned(&mut |block| memory.free(block));
     }
 
-    /// What a publisher does when it wants a block: with what subscribers and its own work passed.
+    /// Collects all free blocks, also those for which GPU work of subscribers or of this publisher has passed.
     pub fn collect_all(&mut self) {
         let Publisher { writer, memory } = self;
         let freed = &mut |block| memory.free(block);
@@ -452,8 +452,7 @@ impl Publisher {
         writer.evict_oldest(&mut |block| memory.free(block))
     }
 
-    /// Takes everything out of the ring. All blocks are free then, if nobody holds one and no work
-    /// is queued.
+    /// Evicts all messages, and checks that all blocks are free. Call when nobody holds a block and no work is queued.
     pub fn finish(mut self) {
         while self.evict() {}
         self.collect();

@@ -1,4 +1,4 @@
-//! What a flow's receiver has to acknowledge, and how long that may wait.
+//! What a flow's receiver still has to acknowledge, and how long the acknowledgement may wait (delayed acknowledgements, as in TCP).
 //!
 //! Small messages are acknowledged together: after 16, or an eighth of their window, or with other frames, or at the next tick. Large
 //! messages too: up to 4 of them, as long as at least 4 more of the flow have grants. Position and limit are sums, so a lost or repeated
@@ -12,13 +12,13 @@ const LARGE_MAX: u32 = 4;
 
 #[derive(Default)]
 pub(super) struct AckDebt {
-    /// Messages that were delivered since, and their bytes.
+    /// Turns that were delivered since the last acknowledgement, and the bytes of the small messages among them.
     count: u32,
     bytes: u64,
     pub(super) is_due: bool,
-    /// The last acknowledgement, which the sender knows: position and limit.
+    /// Position and limit of the last acknowledgement; `None` if a lane may have lost it.
     reported: Option<(u64, u64)>,
-    /// The last one left with other frames, so the next may, too: the tick waits for that once.
+    /// The last acknowledgement left with other frames. The next one may, too, so one tick does not send it.
     may_wait: bool,
 }
 
@@ -30,7 +30,7 @@ impl AckDebt {
         }
     }
 
-    /// Something was delivered; `granted` more messages of the flow have grants.
+    /// Adds a turn that was delivered; `granted` more messages of the flow have grants.
     pub(super) fn add(&mut self, of: Delivery, granted: usize, window_bytes: u64) {
         self.count += 1;
         self.is_due |= match of {
@@ -47,12 +47,12 @@ impl AckDebt {
         self.is_due || self.count > 0
     }
 
-    /// The last acknowledgement may be lost with a lane.
+    /// A lane ended, which may have lost the last acknowledgement.
     pub(super) fn lane_ended(&mut self) {
         self.is_due |= self.reported.take().is_some();
     }
 
-    /// The debt is paid by a report of this position and limit. False if the sender knows them already.
+    /// Notes that this position and limit are acknowledged. False if the last acknowledgement had the same ones, so none is needed.
     pub(super) fn pay(&mut self, report: (u64, u64), with_others: bool) -> bool {
         let is_known = self.reported == Some(report);
         *self = Self {
@@ -63,7 +63,7 @@ impl AckDebt {
         !is_known
     }
 
-    /// Whether the tick lets it wait, once, for other frames to leave with.
+    /// Whether this tick leaves the acknowledgement to other frames; at most once for each.
     pub(super) fn lets_wait(&mut self) -> bool {
         std::mem::take(&mut self.may_wait) && !self.is_due
     }

@@ -1,15 +1,15 @@
-//! Receive buffers that several lanes fill at the same time, each its own chunk, without the link's lock.
+//! Receive buffers, which several lanes fill at the same time without the link's lock, each lane its own chunk.
 //!
-//! A buffer is in one of three hands, each a type of its own:
+//! A buffer has one of three owners, each a type of its own:
 //!
-//! | type | who has it | what it may do |
+//! | type | owner | what the owner may do |
 //! |---|---|---|
-//! | [`UnfinishedBuffer`] | the machine | nobody writes; a grant may begin behind its prefix |
-//! | [`GrantedBuffer`] | one grant | it lends each chunk once, as a [`WriteRange`] |
-//! | `Box<dyn ReceiveBuffer>` | whoever delivers the message | all of it: every chunk has landed |
+//! | [`UnfinishedBuffer`] | the machine | give it to a grant, which begins behind its prefix; nobody writes |
+//! | [`GrantedBuffer`] | one grant | lend each chunk once, as a [`WriteRange`] |
+//! | `Box<dyn ReceiveBuffer>` | the thread that delivers the message | everything: all chunks have landed |
 //!
-//! A landed chunk is one bit, set by one atomic instruction. A new grant has a bitmap of its own, which begins with the prefix:
-//! so chunks behind a hole are written again. An unfinished buffer comes back from a grant only when no range is lent.
+//! A landed chunk is one bit of the grant's bitmap, set by one atomic instruction. The next grant has a new bitmap, in which only the
+//! prefix is set: so chunks behind a hole are written again. A grant gives back an unfinished buffer only when no range is lent.
 
 use super::values::Checked;
 use crate::payload::Payload;
@@ -17,26 +17,26 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Memory that a message arrives in. Dropped without [`ReceiveBuffer::deliver`], it is given up; that may happen while the link is
-/// locked, so `drop` does not call the link.
+/// Memory for one message that arrives. The link drops it without [`ReceiveBuffer::deliver`] when the message is given up; the link
+/// may be locked at that moment, so `drop` must not call the link.
 pub trait ReceiveBuffer: Send + 'static {
-    /// As many bytes as were asked for. Called once; lanes write there until the message is delivered or the buffer dropped.
+    /// The memory, with as many bytes as were asked for. Called once; lanes write it until the message is delivered or the buffer dropped.
     fn memory(&mut self) -> &mut [u8];
 
-    /// Memory that others read while the message arrives; then lanes write there, and [`ReceiveBuffer::memory`] is not called.
-    /// Called once.
+    /// Memory that others read while the message arrives, if it has some. Lanes then write there, and [`ReceiveBuffer::memory`] is not
+    /// called. Called once.
     fn prefix_memory(&mut self) -> Option<Arc<PrefixMemory>> {
         None
     }
 
-    /// Follows the chunks as they land, and may have memory on a GPU that the peer's network card should write instead. Called once,
-    /// before `memory`, for large messages.
+    /// An observer of the chunks as they land, which may have memory on a GPU for the peer's network card to write instead. Called once,
+    /// before `memory`, for large messages only.
     fn on_card(&mut self) -> Option<Arc<dyn CardBuffer>> {
         None
     }
 
-    /// The message is complete, and it is its turn. It does not block: `Err` gives the buffer back if the message cannot be
-    /// delivered now (back-pressure).
+    /// Delivers the message, which is complete and has its turn. Must not block: `Err` gives the buffer back if the user cannot take the
+    /// message now (back-pressure).
     fn deliver(
         self: Box<Self>,
         sequence: u64,
@@ -44,30 +44,31 @@ pub trait ReceiveBuffer: Send + 'static {
     ) -> Result<(), Box<dyn ReceiveBuffer>>;
 }
 
-/// Follows the chunks of a receive buffer, and may have memory for them that network cards reach and the CPU does not, with as many
-/// bytes as the buffer. Each chunk is written there or to [`ReceiveBuffer::memory`], or first to one and later to the other: then
-/// the later one counts.
+/// Observes the chunks of a receive buffer, and may have other memory for them, of the same length, that network cards reach and the
+/// CPU does not. Each chunk is written there or to [`ReceiveBuffer::memory`]. A later grant may write a chunk again, to the other of
+/// the two: then the later one counts.
 pub trait CardBuffer: Send + Sync + 'static {
-    /// The address of its first byte, as the endpoint's cards know it; none if all chunks are written to [`ReceiveBuffer::memory`].
+    /// The address of its first byte, as registered with the endpoint's cards; `None` if it has no such memory.
     fn address(&self) -> Option<u64>;
 
-    /// These bytes have landed, in its own memory (`directly`) or in [`ReceiveBuffer::memory`]: in any order, from lanes' threads.
+    /// The bytes of a chunk have landed, in its own memory (`directly`) or in [`ReceiveBuffer::memory`]. Lanes' threads call this for
+    /// chunks in any order.
     fn landed(&self, from: u64, bytes: u64, directly: bool);
 }
 
-/// The user's buffer, and where its bytes are.
+/// The user's buffer and the address of its bytes.
 struct Memory {
     /// From `Box::into_raw`; taken back once, by `take` or `drop`.
     owner: Mutex<Option<*mut dyn ReceiveBuffer>>,
     start: *mut u8,
     bytes: usize,
     card: Option<Arc<dyn CardBuffer>>,
-    /// If others read it: the bytes are its own.
+    /// The owner of the bytes, if others read them while they arrive.
     prefix: Option<Arc<PrefixMemory>>,
 }
 
-// SAFETY: `owner` is a `Box` as a pointer, and the trait makes that box `Send`. `start` points to bytes that the box owns, or
-// `prefix`, so they move with it. `card`, `prefix` and `bytes` are `Send` themselves.
+// SAFETY: `owner` is a `Box` as a pointer, and `ReceiveBuffer: Send` makes that box `Send`. `start` points to bytes that the box or
+// `prefix` owns; both are fields, so the bytes' owner moves along. `card`, `prefix` and `bytes` are `Send` themselves.
 unsafe impl Send for Memory {}
 // SAFETY: threads that share a `Memory` reach the buffer in two ways. `take` moves the pointer out of the option under the mutex,
 // so one thread gets it. `WriteRange::as_mut_slice` writes bytes: `GrantedBuffer::lend`, which the link's lock serialises, gives each
@@ -90,14 +91,14 @@ impl Drop for Memory {
     }
 }
 
-/// A receive buffer that nobody writes, with its prefix: bytes from the start on that have landed.
+/// A receive buffer that nobody writes. `prefix`: how many bytes have landed without a hole before them.
 pub(super) struct UnfinishedBuffer {
     memory: Arc<Memory>,
     prefix: u64,
 }
 
 impl UnfinishedBuffer {
-    /// `None` if the buffer does not have so many bytes.
+    /// `None` if the buffer does not have exactly so many bytes.
     pub(super) fn new(mut buffer: Box<dyn ReceiveBuffer>, bytes: u64) -> Option<Self> {
         let card = buffer.on_card();
         let prefix = buffer.prefix_memory();
@@ -136,9 +137,9 @@ impl UnfinishedBuffer {
         self.prefix
     }
 
-    /// Gives the buffer, which is not whole, to a grant. Where others read the prefix, it has to end with a chunk: as it does if all
-    /// grants have one chunk size. Also returns the first missing chunk, and what `remote` makes of the address where the peer's card is
-    /// to write: in the memory of the [`CardBuffer`] if that is possible, else in the host's.
+    /// Gives the buffer, which is not complete, to a grant. If others read the prefix, the prefix has to end at a chunk's end, as it does
+    /// if all grants have the same chunk size. Also returns the first missing chunk, and the result of `remote` for the address where the
+    /// peer's card may write: in the memory of the [`CardBuffer`] if `remote` accepts that, else in the host's.
     pub(super) fn grant<T>(
         self,
         chunk_bytes: u32,
@@ -175,28 +176,31 @@ impl UnfinishedBuffer {
         (granted, from, found)
     }
 
-    /// The whole message.
+    /// The user's buffer with the complete message.
     ///
     /// # Panics
-    /// If bytes are missing: our own books are wrong.
+    /// If bytes are missing: a bug of this crate.
     pub(super) fn into_whole(self) -> Box<dyn ReceiveBuffer> {
         assert_eq!(self.prefix, self.bytes(), "the message is not complete");
         self.memory.take().expect("it is taken once")
     }
 }
 
-/// Which chunks of a grant have landed.
+/// The chunks of a grant's buffer, and which of them have landed.
 struct Chunks {
     memory: Arc<Memory>,
-    /// The peer's card may write the chunks by itself, in the memory of the [`CardBuffer`] or else of [`ReceiveBuffer::memory`].
+    /// GRANT named an address, so the peer's card may write the chunks directly.
     is_direct: bool,
+    /// That address is in the [`CardBuffer`]'s memory.
     is_on_card: bool,
     chunk_bytes: u32,
+    /// How many chunks the message has.
     count: u32,
+    /// One bit per chunk.
     landed: Box<[AtomicU64]>,
     /// Chunks that have not landed.
     missing: AtomicU32,
-    /// Chunks without a hole before them: at least so many.
+    /// A lower bound of the landed chunks without a hole before them.
     prefix: AtomicU32,
 }
 
@@ -207,11 +211,11 @@ impl Chunks {
         (start, end.min(self.memory.bytes))
     }
 
-    /// Chunks that have landed without a hole before them.
+    /// How many chunks have landed without a hole before them.
     fn prefix(&self) -> u32 {
         let mut at = self.prefix.load(Ordering::Relaxed);
         while at < self.count {
-            // SYNC POINT landed: what the chunk's lane wrote is visible to whoever sees its bit.
+            // SYNC POINT landed: a thread that sees a chunk's bit sees the bytes that the chunk's lane wrote.
             let word = self.landed[(at / 64) as usize].load(Ordering::Acquire);
             let ones = (word >> (at % 64)).trailing_ones();
             at += ones;
@@ -231,15 +235,15 @@ impl Chunks {
     }
 }
 
-/// A receive buffer that a grant's lanes fill. Owned by the link's lock.
+/// A receive buffer that a grant's lanes fill. The link's lock guards it.
 pub(super) struct GrantedBuffer {
     chunks: Arc<Chunks>,
-    /// Chunks that were lent, or had landed before the grant.
+    /// One bit per chunk that was lent, or had landed before the grant.
     lent: Box<[u64]>,
 }
 
 impl GrantedBuffer {
-    /// The right to write a chunk, or what is wrong with it.
+    /// Lends the range of a chunk. `Err`: what is wrong with the peer's CHUNK.
     pub(super) fn lend(&mut self, grant: u64, chunk: u32, bytes: u32) -> Checked<WriteRange> {
         if chunk >= self.chunks.count {
             return Err("it lies outside its message");
@@ -262,14 +266,14 @@ impl GrantedBuffer {
     }
 
     pub(super) fn is_whole(&self) -> bool {
-        // SYNC POINT missing: whoever sees zero sees all that was written before each chunk was counted.
+        // SYNC POINT missing: a thread that sees zero sees all bytes, which lanes wrote before they counted their chunks.
         self.chunks.missing.load(Ordering::Acquire) == 0
     }
 
-    /// The grant ended. `None` if ranges of it are lent still: then the last of them frees the memory.
+    /// Takes the buffer back when the grant has ended. `None` if ranges of it are still lent: then dropping the last one frees the memory.
     pub(super) fn into_unfinished(mut self) -> Option<UnfinishedBuffer> {
-        // Each range that is lent has a clone of the `Arc`; without any, `get_mut` sees the last write of each. Nobody lends another: `self`
-        // is here.
+        // Each lent range holds a clone of the `Arc`. If `get_mut` succeeds, there is none, and it synchronizes with their drops, so all
+        // their writes are visible. Nobody can lend another range, since this function owns `self`.
         if !self.is_whole() && Arc::get_mut(&mut self.chunks).is_none() {
             return None;
         }
@@ -291,11 +295,11 @@ impl WriteRange {
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         let (start, end) = self.chunks.range(self.chunk);
         // SAFETY: `start..end` lies within the memory that the buffer gave: `lend` checked the chunk's number, and `range`
-        // ends at its length. The memory stays valid until the buffer is taken back. That needs every chunk landed, and `landed`
-        // consumes this range; or the last `Arc` dropped, and this range holds one. No other reference has these bytes: `lend` gives
-        // each chunk of a grant once, and `into_unfinished` lets the next grant begin only when no range is lent. A peer's card may
-        // write here too, but a peer that keeps to the protocol sends a chunk one way; RDMA is for trusted peers only
-        // (`links.trusted_fabric`).
+        // ends at its length. The memory stays valid until `Memory::take` gives the buffer back. `into_whole` calls that when every chunk
+        // has landed, and `landed` consumes this range; `drop` calls it after the last `Arc`, and this range holds one. No other reference
+        // has these bytes: `lend` gives each chunk of a grant once, and `into_unfinished` lets the next grant begin only when no range is
+        // lent. A peer's card could write here, too. A correct peer sends each chunk of a grant either in the stream or by its card, and
+        // only trusted peers have RDMA (`links.trusted_fabric`).
         unsafe { std::slice::from_raw_parts_mut(self.chunks.memory.start.add(start), end - start) }
     }
 
@@ -304,8 +308,8 @@ impl WriteRange {
         self.chunks.is_direct
     }
 
-    /// All its bytes are there: written through this range, or directly by the peer's card. If it is the last of its message, the grant's
-    /// number, for [`super::LinkMachine::landed`].
+    /// The chunk is complete: written through this range, or `directly` by the peer's card. Returns the grant's number, for
+    /// [`super::LinkMachine::landed`], if this was the last missing chunk.
     pub fn landed(self, directly: bool) -> Option<u64> {
         let chunks = &*self.chunks;
         let (start, end) = chunks.range(self.chunk);
@@ -314,11 +318,11 @@ impl WriteRange {
             card.landed(start as u64, (end - start) as u64, on_card);
         }
         let (word, bit) = ((self.chunk / 64) as usize, 1 << (self.chunk % 64));
-        // SYNC POINT landed.
+        // SYNC POINT landed, with the Acquire in `Chunks::prefix`.
         chunks.landed[word].fetch_or(bit, Ordering::Release);
         let shared = chunks.memory.prefix.as_ref();
         shared.inspect(|shared| shared.advance(chunks.prefix_bytes() as usize));
-        // SYNC POINT missing.
+        // SYNC POINT missing, with the Acquire in `is_whole`.
         let is_last = chunks.missing.fetch_sub(1, Ordering::AcqRel) == 1;
         if let Some(shared) = shared.filter(|_| is_last) {
             // Two lanes that ended at the same time may each have missed the other's chunk.
@@ -335,29 +339,30 @@ impl std::fmt::Debug for WriteRange {
     }
 }
 
-/// Memory of a message that goes on to other hosts while it arrives: lanes of one link write it, and lanes of others read what is
-/// complete.
+/// Memory of a message in transit, which this host sends on while it arrives (cut-through): lanes of one link write it, and lanes of
+/// other links read the bytes that are complete.
 ///
 /// | bytes | who touches them |
 /// |---|---|
 /// | below [`PrefixMemory::ready`] | everyone reads, nobody writes again |
-/// | the rest | the machine whose receive buffer it is, chunk by chunk |
+/// | the rest | lanes of the one link whose receive buffer it is write, chunk by chunk |
 pub struct PrefixMemory {
     bytes: Box<[UnsafeCell<u8>]>,
     ready: AtomicUsize,
-    /// A machine writes it, or did.
+    /// One receive buffer, or `fill`, has got the right to write.
     is_lent: AtomicBool,
+    /// Called with the new value after each increase of `ready`.
     grew: Box<dyn Fn(usize) + Send + Sync>,
 }
 
-// SAFETY: the bytes are written through `start` and `fill` only. `is_lent` gives one of the two, once; whoever has it writes no
-// byte below `ready`, and `slice` reads no byte above: `ready` rises with Release after these bytes were written, and is read with
-// Acquire. `grew` is `Sync` by its bound.
+// SAFETY: bytes are written only through the pointer from `start`, which `is_lent` gives out once: to one receive buffer's lanes or to
+// `fill`. Neither writes a byte below `ready`, and `slice` reads no byte above: `advance` raises `ready` with Release after these
+// bytes were written, and `slice` reads it with Acquire. `grew` is `Sync` by its bound.
 unsafe impl Sync for PrefixMemory {}
 
 impl PrefixMemory {
-    /// Memory for a message of so many bytes, at least one. `grew` learns how many are there whenever there are more, from lanes'
-    /// threads: it does not block.
+    /// Memory for a message of so many bytes, at least one. Lanes' threads call `grew` with the length of the prefix whenever it has grown;
+    /// it must not block.
     pub fn new(bytes: usize, grew: impl Fn(usize) + Send + Sync + 'static) -> Arc<PrefixMemory> {
         let bytes: Box<[u8]> = vec![0; bytes.max(1)].into();
         let bytes = Box::into_raw(bytes) as *mut [UnsafeCell<u8>];
@@ -371,21 +376,22 @@ impl PrefixMemory {
         })
     }
 
-    /// Where the first byte is, for one receive buffer. It writes no byte of which it has said [`PrefixMemory::advance`].
+    /// The address of the first byte, for the one writer; `None` if there was one already. The writer does not write a byte again that it
+    /// has passed to [`PrefixMemory::advance`].
     fn start(&self) -> Option<*mut u8> {
         let is_first = !self.is_lent.swap(true, Ordering::AcqRel);
         is_first.then(|| self.bytes.as_ptr().cast_mut().cast())
     }
 
-    /// So many bytes have landed, from the start on without a hole, and are not written again.
+    /// The first `prefix` bytes have landed and are not written again.
     fn advance(&self, prefix: usize) {
-        // SYNC POINT ready: whoever sees so many bytes finds them.
+        // SYNC POINT ready, with the Acquire in `ready`: a thread that reads this count sees these bytes.
         if self.ready.fetch_max(prefix, Ordering::AcqRel) < prefix {
             (self.grew)(prefix);
         }
     }
 
-    /// Copies a whole message here. False: it has another length, or is here already.
+    /// Copies a whole message here. False if it has another length, or the memory has a writer already.
     pub(crate) fn fill(&self, bytes: &[u8]) -> bool {
         if bytes.len() != self.bytes.len() {
             return false;
@@ -393,8 +399,9 @@ impl PrefixMemory {
         let Some(start) = self.start() else {
             return false;
         };
-        // SAFETY: `start` gives the memory to one caller, so nobody else writes it, and nobody reads it: nothing is ready. It has as
-        // many bytes as the source, which the caller borrows from elsewhere.
+        // SAFETY: `start` gave the pointer to this call only, so nobody else writes the memory, and nobody reads it: `ready` is 0 until
+        // `advance` below. The check above ensures that it has as many bytes as the source. The source cannot overlap it: `slice`, the
+        // only way to borrow its bytes, gives none while `ready` is 0.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
         self.advance(bytes.len());
         true
@@ -407,14 +414,15 @@ impl Payload for PrefixMemory {
     }
 
     fn ready(&self) -> usize {
-        // SYNC POINT ready.
+        // SYNC POINT ready, with the Release in `advance`.
         self.ready.load(Ordering::Acquire)
     }
 
     fn slice(&self, from: usize, to: usize) -> &[u8] {
         assert!(from <= to && to <= self.ready(), "these bytes have landed");
         let bytes = &self.bytes[from..to];
-        // SAFETY: the range lies in the box, which `self` keeps, and below `ready`: nobody writes these bytes again.
+        // SAFETY: the range lies in the box, which `self` keeps alive, and below `ready`, as asserted: the writer does not write these
+        // bytes again.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
     }
 }

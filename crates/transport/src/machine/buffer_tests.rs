@@ -68,7 +68,7 @@ fn a_new_grant_begins_behind_the_prefix_and_writes_again_what_lay_behind_a_hole(
     }
     let kept = granted.into_unfinished().unwrap();
     assert_eq!(kept.prefix(), 30);
-    // Another chunk size: whole chunks of the prefix count.
+    // With another chunk size, only whole chunks of the prefix count as landed.
     let (mut granted, from, _) = kept.grant(25, |_| None::<()>);
     assert_eq!(from, 1);
     assert_eq!(granted.lend(2, 0, 25).unwrap_err(), "it arrived before");
@@ -125,7 +125,7 @@ fn what_goes_on_is_read_while_it_arrives_and_not_written_again() {
     let memory = PrefixMemory::new(100, move |ready| seen.lock().unwrap().push(ready));
     let shared = || Box::new(Shared(memory.clone()));
     let buffer = UnfinishedBuffer::new(shared(), 100).unwrap();
-    // One buffer writes it.
+    // Only one buffer may write it.
     assert!(UnfinishedBuffer::new(shared(), 100).is_none() && !memory.fill(&[0; 100]));
     let (mut granted, ..) = buffer.grant(25, |_| None::<()>);
     write(&mut granted, 2, 25, 3);

@@ -2,10 +2,10 @@
 
 use super::values::{Description, LaneKey, Lanes, RdmaMode, Remote, LANES_MAX, RAILS_MAX};
 
-/// A type that frames have fields of.
+/// The type of a frame's field.
 pub(super) trait Field: Sized {
     fn put(&self, into: &mut Vec<u8>);
-    /// Takes the field from the beginning of the bytes; `None` if they are too few, or no value of its type.
+    /// Takes the field from the beginning of the bytes; `None` if the bytes are too few, or encode no value of the type.
     fn take(from: &mut &[u8]) -> Option<Self>;
 }
 
@@ -62,7 +62,7 @@ impl Field for LaneKey {
     }
 }
 
-/// Takes `count` numbers; `None` if that is more than `MAX`.
+/// Takes `count` numbers; `None` if that is more than `MAX`, or more than there are.
 fn take_some<const MAX: usize>(count: usize, from: &mut &[u8]) -> Option<[u32; MAX]> {
     let mut numbers = [0; MAX];
     for number in numbers.get_mut(..count)? {
@@ -84,7 +84,7 @@ impl Field for Lanes {
     }
 }
 
-/// An address and the key of each rail; no keys if there is none.
+/// The count of keys, the address, and the key of each rail; only a count of 0 for `None`.
 impl Field for Option<Remote> {
     fn put(&self, into: &mut Vec<u8>) {
         let keys = self.as_ref().map_or(&[][..], Remote::keys);

@@ -1,15 +1,16 @@
-//! The numbers of flows that a peer has opened, as ranges. One of them that is not in the table of flows has ended.
+//! The numbers of the flows that a peer has opened, as ranges. A flow whose number is here and not in the table of flows has ended.
+//! So the receiver keeps no tombstone for each ended flow.
 
 use super::limits::FLOWS_MAX;
 use std::collections::BTreeMap;
 
-/// The most ranges with a correct peer, by the holes of both kinds that [`FlowNumbers::insert`] names.
+/// The most ranges that a correct peer causes, by the two kinds of holes that [`FlowNumbers::insert`] names.
 const RANGES_MAX: usize = 2 * FLOWS_MAX;
 
 /// A set of numbers from 1 on, as ranges.
 #[derive(Debug, Default)]
 pub(super) struct FlowNumbers {
-    /// By its first number: the number behind its last one.
+    /// By a range's first number: the number after its last one.
     ranges: BTreeMap<u64, u64>,
 }
 
@@ -19,9 +20,9 @@ impl FlowNumbers {
         before.is_some_and(|(_, end)| number < *end)
     }
 
-    /// Adds a number that it does not contain. False if there are more ranges than with a correct peer. A hole between ranges is a flow
-    /// that the peer has not ended, of which it has at most [`FLOWS_MAX`]. Or it is flows that ended before this end took the place of a former one: at most one such hole
-    /// lies before each flow that had not ended then.
+    /// Adds a number that is not in the set. False if there are more ranges than a correct peer causes. A hole between ranges has one of
+    /// two causes. Either the peer has not opened that flow here yet; it has at most [`FLOWS_MAX`] that have not ended. Or those flows
+    /// ended before this end restarted; at most one such hole lies before each flow that the peer then reopened.
     pub(super) fn insert(&mut self, number: u64) -> bool {
         let Some(behind) = number.checked_add(1) else {
             return false;

@@ -1,14 +1,14 @@
 //! Frames of wire version 6: what travels over a lane of a [`super::LinkMachine`].
 //!
-//! Little-endian, a header of 8 bytes and a body. [`FRAME_BYTES_MAX`] bounds its length. Bytes of messages follow
-//! *small* and *chunk* frames. One table (`frames!`) lists each kind's fields; it writes encoder and decoder.
+//! A frame is a header of 8 bytes and a body, little-endian, at most [`FRAME_BYTES_MAX`] together. Bytes of messages follow SMALL and
+//! CHUNK frames. One table (`frames!`) lists each kind's fields, and a macro derives encoder and decoder from it.
 //!
 //! ```text
 //! 0      1        2         4            8
 //! | kind | version | 0 | body bytes | body ...
 //! ```
-//! The decoder copies fixed numbers and checks each, takes memory only for descriptions, and cannot panic.
-//! Whether a frame is valid in a link's state (a grant, a window, a flow), only the machine knows, and checks.
+//! The decoder copies each field once and checks the copy, allocates only for descriptions, and cannot panic. The machine checks
+//! whether a frame is valid in the link's state (its grants, windows and flows).
 
 use super::field::Field;
 pub use super::values::{
@@ -21,13 +21,13 @@ use thiserror::Error;
 pub const WIRE_VERSION: u8 = 6;
 /// The longest frame, header included, without the message's bytes.
 pub const FRAME_BYTES_MAX: usize = 128 + DESCRIPTION_BYTES_MAX;
-/// Chunks of a message; all but its last have one size.
+/// The most chunks of a message. All chunks but the last have one size.
 pub const CHUNKS_MAX: u32 = 1 << 16;
-/// Bytes of a message.
+/// The most bytes of a message.
 pub const MESSAGE_BYTES_MAX: u64 = CHUNK_BYTES_MAX as u64 * CHUNKS_MAX as u64;
-/// [`Ack::next`] of a flow that has ended. No message has this sequence.
+/// [`Ack::next`] of a flow that has ended, and [`Close::next`] of one that its sender cut. No message has this sequence.
 pub const FLOW_ENDED: u64 = u64::MAX;
-/// The last number that a message may have: the one after it is a position, too.
+/// The last number that a message may have. The number after it is still a valid position, and is not [`FLOW_ENDED`].
 pub const SEQUENCE_MAX: u64 = FLOW_ENDED - 2;
 /// The flow of a link's control messages. It is open from the start and never ends.
 pub const CONTROL_FLOW: u64 = 0;
@@ -35,13 +35,13 @@ pub const CONTROL_FLOW: u64 = 0;
 /// Why bytes are no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
-    /// Another version.
+    /// The frame has another version.
     #[error("the peer uses version {0} of the frame format, and this host version {WIRE_VERSION}; run the same version of rgaps on both hosts")]
     Version(u8),
     /// A field has an invalid value; kind and length count as fields, too.
     #[error("a frame of kind {kind} has an invalid {field}")]
     Field {
-        /// Its kind.
+        /// The frame's kind.
         kind: u8,
         /// The field.
         field: &'static str,
@@ -51,9 +51,9 @@ pub enum DecodeError {
 /// The result of decoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decoded {
-    /// A frame, and how many bytes it took.
+    /// A frame, and the bytes that it took.
     Frame(Frame, usize),
-    /// The first so many bytes are needed, at most [`FRAME_BYTES_MAX`].
+    /// The bytes are too few: decoding needs so many from the frame's start on, at most [`FRAME_BYTES_MAX`].
     Short(usize),
 }
 
@@ -68,7 +68,7 @@ macro_rules! frames {
 
         $(
             $(#[$doc])*
-            // The names of some fields say all.
+            // Some fields need no comment beside their name.
             #[allow(missing_docs)]
             #[derive(Clone, Debug, PartialEq, Eq)]
             pub struct $name {
@@ -116,32 +116,32 @@ macro_rules! frames {
 }
 
 frames! {
-    /// The first on a lane, in both directions.
+    /// The first frame on a lane, in both directions.
     1 Hello {
         /// The incarnation of the daemon that sends it.
         node: u64,
-        /// Which of its machines this is: no other of this incarnation has the number. A peer that knows another one restarts its end.
+        /// The number of this link's machine, unique within the incarnation. A peer that knew another number restarts its end.
         machine: u64,
-        /// The realm, as a number that both derive from its name.
+        /// The realm, as a number that both ends derive from its name.
         realm: u64,
         /// The lane's number, which the end that accepts assigns; 0 from the end that dials.
         lane: u32,
-        /// Bytes of small messages that each flow may send to this end before any acknowledgement.
+        /// Bytes of small messages that each flow may send to this end before its first acknowledgement.
         first_window: u32,
-        /// Whether it is to be an RDMA lane. If both ends wish so, they agree on it next.
+        /// Whether the lane is to be an RDMA lane. If neither end says [`RdmaMode::No`], they set up a channel next.
         rdma: RdmaMode,
-        /// The incarnation that it expects at the other end.
+        /// The incarnation that the sender expects at the other end; 0 for any.
         to: u64,
         /// The link's key.
         key: LaneKey,
     }
     /// A flow begins. On each lane it precedes the flow's other frames, until the receiver has answered.
     2 Open {
-        /// The flow's number: from 1 on, never used again between these two incarnations.
+        /// The flow's number, from 1 on. The sender gives it to no other flow.
         flow: u64,
-        /// Its first message.
+        /// The number of its first message.
         first: u64,
-        /// What the users of both ends know it by. This crate does not read it.
+        /// What the sending user tells the receiving user of the flow. This crate does not read it.
         description: Description,
     }
     /// A small message; its bytes follow, the description first.
@@ -150,7 +150,7 @@ frames! {
         sequence: u64,
         /// The sum of the flow's charges after it.
         charge_end: u64,
-        /// Bytes, those of the description included.
+        /// Bytes that follow the frame: the description and the message.
         bytes: u32,
         /// Bytes of the description.
         description_bytes: u16,
@@ -159,28 +159,28 @@ frames! {
     4 Request {
         flow: u64,
         sequence: u64,
-        /// The sum of the flow's charges when it was its turn (large messages are not charged).
+        /// The sum of the flow's charges before it. A large message charges nothing.
         charge_end: u64,
         /// Its bytes, without the description.
         bytes: u64,
-        /// Bytes of each chunk but the last.
+        /// Bytes of each chunk except the last.
         chunk_bytes: u32,
         description: Description,
     }
-    /// The receive buffer is there.
+    /// The receiver has a receive buffer for a large message.
     5 Grant {
         flow: u64,
         sequence: u64,
-        /// The grant's number, never given again by this machine.
+        /// The grant's number, which no other grant of this machine has until it restarts.
         grant: u64,
-        /// The first chunk that is to be sent: all before it have landed.
+        /// The first chunk to send: all chunks before it have landed.
         from_chunk: u32,
         /// The lanes that may bring chunks of this grant.
         lanes: Lanes,
-        /// The buffer's address for lanes that write by themselves (RDMA); none if they cannot.
+        /// Where the sender's card may write the buffer directly (RDMA); `None` if it cannot.
         remote: Option<Remote>,
     }
-    /// A chunk of it; its bytes follow.
+    /// A chunk of a large message; its bytes follow, unless the sender's card has written them already.
     6 Chunk {
         grant: u64,
         /// Its index in the message.
@@ -199,20 +199,20 @@ frames! {
     8 Abandon {
         grant: u64,
     }
-    /// Those of these messages that have not arrived never will.
+    /// The messages of a range that have not arrived never will.
     9 Gap {
         flow: u64,
-        /// The first of them.
+        /// The first number of the range.
         first: u64,
-        /// The first number behind them.
+        /// The number after the range.
         next: u64,
-        /// The sum of the charges before that.
+        /// The sum of the flow's charges for messages before `next`.
         charge_end: u64,
     }
-    /// The flow ends before this message.
+    /// The flow ends.
     10 Close {
         flow: u64,
-        /// The number after its last message; [`FLOW_ENDED`] as the answer to REFUSE.
+        /// The number after its last message; [`FLOW_ENDED`] if the sender cut the flow, as it also does after REFUSE.
         next: u64,
     }
     /// The receiver takes nothing more of a flow. The sender answers with [`Frame::Close`].
@@ -226,19 +226,19 @@ frames! {
     13 Reset {
         why: Description,
     }
-    /// While an RDMA lane is agreed on: how the peer reaches this end's channel.
+    /// Setting up an RDMA lane: how the peer reaches this end's channel.
     14 RdmaAddress {
-        /// Which of this end's cards.
+        /// The index of this end's rail.
         rail: u8,
-        /// What verbs needs to connect.
+        /// The channel's address, as `rgaps_verbs` encodes it.
         address: Description,
     }
-    /// The same: this end has done that step.
+    /// Setting up an RDMA lane: this end has done a step.
     15 RdmaReady {
-        /// 1: it has connected its end; 2: a frame has arrived through it.
+        /// 1: this end has connected its channel; 2: it has received a record through the channel.
         step: u8,
     }
-    /// The same: it cannot be.
+    /// Setting up an RDMA lane failed at this end.
     16 RdmaRefused {
         why: Description,
     }
@@ -253,7 +253,7 @@ impl Frame {
         }
     }
 
-    /// Appends the frame; the bytes that it took.
+    /// Appends the encoded frame. Returns its length.
     pub fn encode(&self, into: &mut Vec<u8>) -> usize {
         let (kind, start) = (self.kind(), into.len());
         into.extend([kind, WIRE_VERSION, 0, 0, 0, 0, 0, 0]);
@@ -264,7 +264,7 @@ impl Frame {
         HEADER_BYTES + body
     }
 
-    /// Reads a frame from the beginning of a peer's bytes.
+    /// Decodes a frame at the beginning of a peer's bytes.
     pub fn decode(from: &[u8]) -> Result<Decoded, DecodeError> {
         let [kind, version, header @ ..] = from else {
             return Ok(Decoded::Short(HEADER_BYTES));
@@ -295,8 +295,8 @@ impl Frame {
     }
 }
 
-/// Checks the bounds that hold in every state of the link, but for those of CHUNK, which its grant has. `Err`: the field that is
-/// outside of them.
+/// Checks the bounds that hold in every state of the link, except a CHUNK's, which depend on its grant. `Err`: the field that is out
+/// of bounds.
 fn check(frame: &Frame) -> Result<(), &'static str> {
     Err(match frame {
         Frame::Open(of) if of.flow == CONTROL_FLOW => "flow",

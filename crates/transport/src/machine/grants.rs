@@ -1,7 +1,7 @@
 //! Grants: receive buffers for large messages, and the lanes that may still bring chunks of them.
 //!
-//! A grant keeps its buffer until each of its lanes has ended or brought ABANDON, or the message is complete. So a grant may
-//! outlive its message (a gap, a refused flow).
+//! A grant keeps its buffer until the message is complete, or each of its lanes has ended or brought ABANDON. So a grant may outlive
+//! its message, if that became a gap or its flow was refused.
 
 use super::buffer::{GrantedBuffer, UnfinishedBuffer, WriteRange};
 use super::frame::{self, Chunk, Lanes, Request};
@@ -15,7 +15,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 pub(super) struct Grant {
-    /// What its sender is told.
+    /// The GRANT frame that its sender gets.
     frame: frame::Grant,
     request: Request,
     /// The lanes that may still bring chunks.
@@ -29,7 +29,7 @@ impl Grant {
     }
 }
 
-/// The grants that have not ended, and the user who has the memory.
+/// The grants that have not ended, and the user who provides their buffers.
 pub(super) struct Grants {
     all: BTreeMap<u64, Grant>,
     last: u64,
@@ -53,8 +53,8 @@ impl Grants {
         self.last.saturating_sub(back)
     }
 
-    /// Gives buffers to a flow's messages in their order. If the user has no buffer, or no lane is known to both ends, the flow is starved.
-    /// Returns whether a message needs no more bytes, so that it may have its turn.
+    /// Grants buffers to a flow's messages in their order. Marks the flow as starved if the user has no buffer, or no lane is known to both
+    /// ends. Returns whether the user refused a message, which thereby is landed and may have its turn.
     pub(super) fn give(&mut self, of: &mut ReceiveFlow, out: &mut Outgoing) -> bool {
         let mut has_landed = false;
         let lanes = out.confirmed();
@@ -69,7 +69,7 @@ impl Grants {
         has_landed
     }
 
-    /// Grants a message that is requested the buffer that it has kept, or one of the user's. `None`: the user has none now.
+    /// Grants a requested message the buffer that it has kept, or one of the user's. `None`: the user has none now.
     fn begin(&mut self, of: &mut LargeMessage, lanes: Lanes, out: &mut Outgoing) -> Option<()> {
         let request = of.request.as_ref()?;
         let LargeState::Waits(kept) = &mut of.state else {
@@ -113,14 +113,14 @@ impl Grants {
         Some(())
     }
 
-    /// Sends GRANT again, since a lane may have lost it. To a sender that knows it, it says nothing.
+    /// Sends all GRANT frames again, since a lane may have lost some. Senders ignore those that they have.
     pub(super) fn report_again(&self, lane: u32, out: &mut Outgoing) {
         for grant in self.all.values() {
             out.answer(lane, grant.frame.clone());
         }
     }
 
-    /// The right to write a chunk that a lane brings.
+    /// Lends the range of the receive buffer that belongs to a chunk which a lane brings.
     pub(super) fn lend(&mut self, lane: u32, of: &Chunk) -> Checked<WriteRange> {
         let grant = self.all.get_mut(&of.grant);
         let grant = grant.ok_or("there is no such grant")?;
@@ -130,13 +130,13 @@ impl Grants {
         grant.buffer.lend(of.grant, of.chunk, of.bytes)
     }
 
-    /// Takes a grant that is complete.
+    /// Removes a grant whose message is complete; `None` if there is no such grant, or chunks are missing.
     pub(super) fn take_whole(&mut self, number: u64) -> Option<Grant> {
         self.all.get(&number)?.buffer.is_whole().then_some(())?;
         self.all.remove(&number)
     }
 
-    /// Nothing more of these grants arrives through a lane: it brought ABANDON, or has ended. Returns the grants that end by that.
+    /// No chunk of these grants follows on a lane: it brought ABANDON, or has ended. Removes and returns the grants that end by that.
     pub(super) fn leave(&mut self, lane: u32, of: RangeInclusive<u64>) -> Vec<(u64, Grant)> {
         let mut ended = Vec::new();
         for (number, grant) in self.all.range_mut(of) {
@@ -159,12 +159,12 @@ impl Grants {
     }
 }
 
-/// A grant of a flow has ended: its message goes on without it, if it is needed.
+/// Settles a flow's message whose grant has ended: it is landed if it is complete, else it waits for the next grant.
 pub(super) fn settle(of: &mut ReceiveFlow, number: u64, grant: Grant) {
     let Grant {
         request, buffer, ..
     } = grant;
-    // What is still lent cannot be kept: the message begins without a buffer.
+    // A buffer of which a range is still lent cannot be kept: then the message starts again with a new one.
     let buffer = buffer.into_unfinished();
     let Some(message) = of.grant_ended(request.sequence, number) else {
         return;

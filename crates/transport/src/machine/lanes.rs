@@ -1,8 +1,8 @@
-//! What each lane is to write, in which order, and how much it has in hand.
+//! The queues of frames that lanes write, and how many bytes of payloads each lane has in hand (queued or being written).
 //!
 //! A lane has two queues. *Answers* (ACK, GRANT, REFUSE, ALIVE) are for the peer's sending end; they are short, their order does not
-//! matter, and they overtake the rest. *Messages* leave in the order in which they were queued: so OPEN precedes its flow's frames,
-//! and ABANDON follows the last chunk.
+//! matter, and they overtake the messages. *Messages* leave in the order in which they were queued: so OPEN precedes its flow's
+//! frames, and ABANDON follows the last chunk.
 
 use super::frame::{Abandon, Ack, Alive, Description, Frame, Lanes, Remote, LANES_MAX};
 use super::limits::LinkLimits;
@@ -12,23 +12,23 @@ use crate::payload::Payload;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Messages' frames that wait for a lane, beyond which flows wait in turn.
+/// When so many frames of messages wait for a lane, flows queue no more on it until half of them have left.
 const QUEUE_MAX: usize = 1024;
-/// Frames that wait for a lane because the peer asked for them; a peer that asks for more than it reads loses it.
+/// The most frames in one queue of a lane. Only a peer that causes more answers than it reads reaches that, and loses the lane.
 const FRAMES_MAX: usize = 16 << 10;
-/// Payloads above this are left to the lane's own thread.
+/// Only the lane's own thread writes payloads above this.
 const BULK_BYTES: usize = 64 << 10;
-/// Payloads that a lane has in hand if they are small.
+/// The most payloads that a lane has in hand if they are small.
 const PAYLOADS_SMALL_MAX: usize = 32;
 
-/// How much of what waits a thread may write.
+/// Which of the waiting frames a thread may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteLimit {
-    /// Short frames, which any thread may write, since that takes no time.
+    /// Short frames, which any thread may write, since that is quick.
     Short,
     /// Also payloads that the network card reads by itself.
     Posted,
-    /// All of it.
+    /// All frames.
     All,
 }
 
@@ -38,9 +38,9 @@ pub struct QueuedFrame {
     pub frame: Frame,
     /// The description of a small message: it precedes its bytes.
     pub description: Option<Description>,
-    /// Bytes of a message: its payload, from where, and to where.
+    /// Bytes of a message: its payload, the first offset, and the offset after the last.
     pub payload: Option<(Arc<dyn Payload>, usize, usize)>,
-    /// Of a chunk: the address of its message's receive buffer, for a lane that writes by itself.
+    /// Of a chunk: where the lane's card may write the peer's receive buffer directly.
     pub remote: Option<Remote>,
 }
 
@@ -69,19 +69,19 @@ impl<F: Into<Frame>> From<F> for QueuedFrame {
     }
 }
 
-/// What one lane is to write.
+/// The frames that wait for one lane.
 #[derive(Default)]
 pub(super) struct LaneQueue {
     answers: VecDeque<Frame>,
     messages: VecDeque<QueuedFrame>,
-    /// Bytes of each payload that is not written.
+    /// The length of each payload that was queued and is not written, oldest first.
     in_hand: VecDeque<u64>,
     in_hand_bytes: u64,
-    /// A frame arrived: so the peer has this lane, too.
+    /// A frame has arrived on the lane, so the peer has added it, too.
     is_confirmed: bool,
-    /// So many messages waited that flows had to wait, too.
+    /// [`QUEUE_MAX`] was reached, and fewer than half of the frames have left since: flows wait.
     was_full: bool,
-    /// It has lost frames, as too many waited.
+    /// [`FRAMES_MAX`] was reached, and frames were dropped. Reported once.
     is_stuck: bool,
 }
 
@@ -93,11 +93,11 @@ impl LaneQueue {
     }
 }
 
-/// All lanes' queues, and what the user is to do.
+/// All lanes' queues, and the outputs for the user.
 pub(super) struct Outgoing {
     lanes: BTreeMap<u32, LaneQueue>,
     limits: LinkLimits,
-    /// Lanes that got something to write since they were asked for last.
+    /// Lanes that got something to write since the user took them from here.
     changed: Vec<u32>,
     outputs: VecDeque<LinkOutput>,
 }
@@ -115,13 +115,13 @@ impl Outgoing {
         }
     }
 
-    /// Adds a lane. False if there are [`LANES_MAX`] already, or this one is there.
+    /// Adds a lane. False if the link has [`LANES_MAX`] lanes or this one already.
     pub(super) fn add(&mut self, lane: u32) -> bool {
         if self.lanes.len() == LANES_MAX || self.lanes.contains_key(&lane) {
             return false;
         }
         self.lanes.insert(lane, LaneQueue::default());
-        // The peer lists a lane in grants once it knows that both ends have it.
+        // The peer lists a lane in grants only once it knows by a frame that this end has it.
         self.answer(lane, Alive {});
         true
     }
@@ -144,13 +144,13 @@ impl Outgoing {
         self.lanes.contains_key(&lane)
     }
 
-    /// A frame arrived on a lane. Returns whether it is the first one; `None` if there is no such lane.
+    /// A frame arrived on a lane. Returns whether it is the lane's first one; `None` if there is no such lane.
     pub(super) fn confirm(&mut self, lane: u32) -> Option<bool> {
         let queue = self.lanes.get_mut(&lane)?;
         Some(!std::mem::replace(&mut queue.is_confirmed, true))
     }
 
-    /// The lanes that both ends have; `None` if there are none.
+    /// The lanes that both ends are known to have; `None` if there are none.
     pub(super) fn confirmed(&self) -> Option<Lanes> {
         let mut numbers = [0; LANES_MAX];
         let confirmed = self.lanes.iter().filter(|(_, queue)| queue.is_confirmed);
@@ -159,7 +159,7 @@ impl Outgoing {
         Lanes::new(&numbers[..count])
     }
 
-    /// The lane for what may go through any.
+    /// The lane for frames that may go through any lane.
     pub(super) fn first(&self) -> Option<u32> {
         self.lanes.keys().next().copied()
     }
@@ -173,7 +173,7 @@ impl Outgoing {
         least.map(|(lane, _)| *lane)
     }
 
-    /// Of these lanes, the one with the fewest bytes in hand that takes a payload of so many.
+    /// Among these lanes, the one with the fewest bytes in hand that takes a payload of `bytes`.
     pub(super) fn free_among(&self, among: &[u32], bytes: u64) -> Option<u32> {
         let lanes = among.iter().filter_map(|lane| {
             let queue = self.lanes.get(lane)?;
@@ -190,7 +190,7 @@ impl Outgoing {
             .any(|queue| queue.takes(1, &self.limits))
     }
 
-    /// Whether flows have to wait before they queue more.
+    /// Whether flows have to wait before they queue more frames on a lane.
     pub(super) fn is_full(&self, lane: u32) -> bool {
         let queue = self.lanes.get(&lane);
         queue.is_some_and(|queue| queue.was_full)
@@ -215,7 +215,7 @@ impl Outgoing {
         self.has_changed(lane);
     }
 
-    /// Queues an answer, which overtakes messages. Of a flow's acknowledgements the last is enough.
+    /// Queues an answer, which overtakes messages. An ACK replaces an ACK of the same flow right before it.
     pub(super) fn answer(&mut self, lane: u32, frame: impl Into<Frame>) {
         let frame = frame.into();
         let Some(queue) = self.lanes.get_mut(&lane) else {
@@ -248,7 +248,7 @@ impl Outgoing {
         }
     }
 
-    /// The lane is lost, and its frames with it: reported once.
+    /// Asks the user, once, to close a lane that has dropped a frame.
     fn report_stuck(&mut self, lane: u32) {
         let queue = self.lanes.get_mut(&lane);
         if queue.is_some_and(|queue| !std::mem::replace(&mut queue.is_stuck, true)) {
@@ -256,20 +256,20 @@ impl Outgoing {
         }
     }
 
-    /// What the user is to do, behind all before.
+    /// Appends an output for the user.
     pub(super) fn report(&mut self, output: LinkOutput) {
         self.outputs.push_back(output);
     }
 }
 
-/// What lanes write, and what the user is to do.
+/// Calls of lanes and of the runtime.
 impl LinkMachine {
-    /// Whether there is a lane.
+    /// Whether the link has a lane.
     pub fn has_lanes(&self) -> bool {
         !self.out.is_empty()
     }
 
-    /// Says that a lane works, if it has nothing else to say.
+    /// Queues ALIVE on a lane that has no answer waiting.
     pub fn beat(&mut self, lane: u32) {
         let queue = self.out.lanes.get(&lane);
         if queue.is_some_and(|queue| queue.answers.is_empty()) {
@@ -277,26 +277,26 @@ impl LinkMachine {
         }
     }
 
-    /// A lane that got something to write since it was named last.
+    /// Takes a lane that got something to write since it was taken last.
     pub fn changed_lane(&mut self) -> Option<u32> {
         let changed = &mut self.out.changed;
         (!changed.is_empty()).then(|| changed.remove(0))
     }
 
-    /// Whether lanes got something to write since they were named last, but for the one that looks for itself.
+    /// Whether lanes other than `but` got something to write since they were taken last. `but` looks for itself and is removed.
     pub fn has_changed_lanes(&mut self, but: Option<u32>) -> bool {
         let changed = &mut self.out.changed;
         changed.retain(|lane| Some(*lane) != but);
         !changed.is_empty()
     }
 
-    /// Whether there is nothing for the user, for lanes or for the next tick.
+    /// Whether the machine has nothing for the user, for lanes or for the next tick.
     pub fn is_settled(&self) -> bool {
         let out = &self.out;
         out.outputs.is_empty() && out.changed.is_empty() && !self.awaits_tick()
     }
 
-    /// Whether something within the limit waits for a lane; `None` if nothing waits at all.
+    /// Whether the next frame that waits for a lane is within the limit; `None` if none waits.
     pub fn waiting(&self, lane: u32, limit: WriteLimit) -> Option<bool> {
         let queue = self.out.lanes.get(&lane)?;
         let first = queue.messages.front().map(|queued| queued.is_within(limit));
@@ -306,7 +306,7 @@ impl LinkMachine {
         }
     }
 
-    /// The next frame that a lane writes. Acknowledgements that are owed leave with the first.
+    /// Takes the next frame that a lane writes. When the link's first lane takes a frame, the owed acknowledgements leave with it.
     pub fn next(&mut self, lane: u32, limit: WriteLimit) -> Option<QueuedFrame> {
         if self.out.first() == Some(lane) && self.waiting(lane, limit).is_some() {
             self.receiving.pay_all(&mut self.out);
@@ -320,14 +320,14 @@ impl LinkMachine {
         }
         let queued = queue.messages.pop_front()?;
         if queue.was_full && queue.messages.len() <= QUEUE_MAX / 2 {
-            // Flows that waited are looked at once for many frames, and not for each.
+            // Waiting flows get a turn once per many frames, and not once per frame.
             queue.was_full = false;
             self.sending.written(&mut self.out);
         }
         Some(queued)
     }
 
-    /// A lane has written so many payloads, the oldest that it has in hand.
+    /// A lane has written its oldest `payloads` payloads in hand.
     pub fn written(&mut self, lane: u32, payloads: usize) {
         let Some(queue) = self.out.lanes.get_mut(&lane) else {
             return;
@@ -339,7 +339,7 @@ impl LinkMachine {
         }
     }
 
-    /// What the user is to do, without the link's lock.
+    /// Takes the next output, which the user handles without the link's lock.
     pub fn output(&mut self) -> Option<LinkOutput> {
         self.out.outputs.pop_front()
     }

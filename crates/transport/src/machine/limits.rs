@@ -1,11 +1,12 @@
 //! Limits of a link, those of its configuration and those of the protocol.
 
-/// Flows of a link in one direction that have not ended, beside the control flow.
+/// The most flows of a link in one direction that have not ended, beside the control flow.
 pub const FLOWS_MAX: usize = 4096;
 
 /// The most messages of a flow that request or have grants, whatever their size.
 pub(super) const GRANTS_MAX: usize = 4;
-/// The most that do while all together have at most [`GRANTED_BYTES_MAX`] bytes: otherwise small ones would wait for a round trip each.
+/// The most that do while all together have at most [`GRANTED_BYTES_MAX`] bytes. Without this, a flow of messages just above the small
+/// size would send only [`GRANTS_MAX`] in each round trip.
 const GRANTS_SMALL_MAX: usize = 64;
 const GRANTED_BYTES_MAX: u64 = 4 << 20;
 
@@ -18,17 +19,17 @@ pub(super) fn may_request(grants: usize, granted_bytes: u64, bytes: u64) -> bool
 /// What a link may use.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkLimits {
-    /// Messages up to this size, description included, are sent without a grant; but none above the peer's first window.
+    /// Messages up to this size, description included, are sent without a grant, unless they exceed the peer's first window.
     pub small_bytes_max: u32,
-    /// Large messages are sent in chunks of this size, or larger ones if they would be more than 65,536.
+    /// Large messages are sent in chunks of this size, or of a larger one if a message had more than 65,536 chunks.
     pub chunk_bytes: u32,
-    /// Bytes of small messages that a flow that arrives may send before it is accepted. HELLO says so.
+    /// Bytes of small messages that a flow may send to this end before its user accepts the flow. HELLO carries the number.
     pub first_window: u32,
-    /// Bytes of small messages that a flow may have here once its user has taken [`super::Turn::Opened`].
+    /// The most bytes of small messages of a flow at this end, once its user has accepted the flow.
     pub window_bytes: u64,
-    /// The most payloads that a lane has in hand, whatever their size.
+    /// The most payloads, of any size, that a lane has queued or is writing.
     pub payloads_max: usize,
-    /// A lane has more payloads in hand, up to 32, while all together have at most so many bytes: otherwise small ones would wait for each
+    /// A lane takes more payloads, up to 32, while all together have at most so many bytes: otherwise small ones would wait for each
     /// other's completion.
     pub payload_bytes_max: u64,
 }

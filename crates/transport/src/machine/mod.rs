@@ -1,7 +1,7 @@
 //! Both ends of a link as one state machine without I/O. [`crate::LinkRuntime`] runs it.
 //!
 //! A *link* joins two hosts, a *lane* is one connection of it, a *flow* is one publisher's messages over it. When the peer restarts,
-//! [`LinkMachine::restart`] forgets what arrived, and flows that are sent go on with what they retain.
+//! [`LinkMachine::restart`] forgets all that arrived. The sent flows keep their unacknowledged messages for the new peer.
 //!
 //! ```text
 //!   user                     machine                         lanes
@@ -13,25 +13,26 @@
 //!   delivered          -->   Landed, Delivering, BackPressured
 //! ```
 //!
-//! **Lock.** The link's lock owns the machine. Whichever thread has something to say takes it; the user's code runs after it is
-//! released, but for [`FlowReceiver::buffer`]. Bytes are written without it, by [`WriteRange`]. Only the last chunk of a message takes it again.
+//! **Lock.** The link's lock guards the machine. Every thread that calls the machine takes it. The user's code runs after the lock is
+//! released, except [`FlowReceiver::buffer`]. A lane writes a chunk's bytes without the lock, through a [`WriteRange`], and takes the
+//! lock again only after a message's last chunk.
 //!
 //! **Who may touch which bytes:**
 //!
 //! | bytes | who | since | what ends that right |
 //! |---|---|---|---|
-//! | message at the sender | lanes read | `send` or `ready` | the last clone of its payload is dropped: the machine's when it is acknowledged, cancelled or refused, each lane's when it has written or ended |
+//! | message at the sender | lanes read | `send` or `ready` | the last clone of its payload is dropped: the machine's when the message is acknowledged, cancelled or refused, each lane's when the lane has written it or ended |
 //! | chunk that has not landed | the one lane that brings it ([`WriteRange`]); with RDMA, the peer's card through any lane of the grant | its CHUNK; GRANT | it has landed; or the lane has ended and is drained, or has brought ABANDON |
 //! | landed chunks without a hole before them (the *prefix*) | everyone reads, through a [`PrefixMemory`] if it goes on to other hosts; nobody writes again | the bit before them | the last holder drops the buffer |
 //! | landed chunks behind a hole | nobody but GPU copies, which may repeat | their bit | the hole closes, or a new grant writes them again |
-//! | message in its turn | the one thread that delivers | [`LinkOutput::Deliver`], [`FrameStep::Deliver`] | `delivered` |
+//! | message in its turn | the one thread that delivers it | [`LinkOutput::Deliver`], [`FrameStep::Deliver`] | `delivered` |
 //!
 //! **Where a chunk is:** at the sender in `SendState::Granted`, then in a [`QueuedFrame`] of one lane, then on the wire, then in a
 //! [`WriteRange`] of one grant, then a bit. `send_message.rs` and `receive_message.rs` list all states of a message.
 //!
 //! **Limits.** A flow's small messages: its window (HELLO gives the first one, ACK the rest). Its large ones: 4 grants, or up to
-//! 64 of 4 MiB together; both ends hold to that. Flows: [`FLOWS_MAX`]. Chunks of a message: 65,536. Frames that wait for a lane: 1,024 of flows,
-//! and 16,384 that the peer asked for.
+//! 64 of 4 MiB together; both ends check that. Flows: [`FLOWS_MAX`]. Chunks of a message: 65,536. Frames that wait for a lane: 1,024 of
+//! flows, and 16,384 that the peer caused.
 
 mod ack_debt;
 mod buffer;
@@ -68,12 +69,12 @@ use sending::SendSide;
 use std::sync::Arc;
 use values::Checked;
 
-/// What a link holds, for reports and tests.
+/// What the receiving end of a link holds, for reports and tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkHeld {
     /// Flows that arrive and have not ended.
     pub flows: usize,
-    /// Large messages that have arrived in part or whole and are not delivered.
+    /// Large messages that their senders have requested and that are not delivered.
     pub large: usize,
     /// Grants whose lanes may still write.
     pub grants: usize,
@@ -96,9 +97,9 @@ impl LinkMachine {
         }
     }
 
-    /// The peer is another one, and all lanes have ended; nothing is out for delivery. What arrived of the former peer is over, and so
-    /// are flows that were cut. Other flows keep their numbers, and wait with what they retain until they are
-    /// [opened again](LinkMachine::reopen), or cut. The control flow begins anew. What is returned is dropped without the lock.
+    /// Call when the peer has restarted, all lanes have ended and nothing is out for delivery. Forgets everything that arrived from the
+    /// old peer, and ends the sent flows that were cut. The other sent flows keep their numbers and unacknowledged messages, and wait
+    /// until the user [reopens](LinkMachine::reopen) or cuts them. The control flow starts again, empty. Drop the result without the lock.
     pub fn restart(&mut self) -> impl Sized {
         (
             self.sending.restart(&mut self.out),
@@ -106,8 +107,8 @@ impl LinkMachine {
         )
     }
 
-    /// A lane is there; the peer's HELLO named this first window. False if there are too many, or this one already, or another lane's
-    /// HELLO named another window.
+    /// Adds a lane. `first_window` is from the peer's HELLO. False if the link has too many lanes, or this one already, or if an earlier
+    /// HELLO of the peer named another window.
     pub fn lane_up(&mut self, lane: u32, first_window: u32) -> bool {
         if !self.out.add(lane) {
             return false;
@@ -123,7 +124,7 @@ impl LinkMachine {
         true
     }
 
-    /// A lane has ended: nobody reads or writes for it any more, and nothing of the peer's arrives through it.
+    /// Removes a lane that has ended: no thread or card reads or writes message bytes for it, and no frame of it follows.
     pub fn lane_ended(&mut self, lane: u32) {
         if self.out.remove(lane) {
             self.sending.lane_ended(lane, &mut self.out);
@@ -131,7 +132,7 @@ impl LinkMachine {
         }
     }
 
-    /// A frame arrived. `payload` is what followed a small message's frame, and empty for all others.
+    /// Handles a frame that arrived. `payload`: the bytes that followed a small message's frame; empty for all other frames.
     ///
     /// # Panics
     /// If `payload` does not have the length that the frame names: the lane's reader is wrong.
@@ -173,8 +174,8 @@ impl LinkMachine {
         Ok(step)
     }
 
-    /// The CHUNK that a mark stands for: the peer's card has written a whole message of one chunk by itself, and says so by the low bits of the
-    /// grant's number, as many as `mask` has.
+    /// The CHUNK frame that a mark stands for: the peer's card has written a whole message of one chunk into its receive buffer, and
+    /// announces it only by the low bits of the grant's number, those of `mask`.
     pub fn marked(&self, (mark, mask): (u32, u32), bytes: u32) -> Frame {
         let chunk = Chunk {
             grant: self.receiving.grants.marked(mark, mask),
@@ -184,18 +185,19 @@ impl LinkMachine {
         chunk.into()
     }
 
-    /// A few milliseconds have passed: acknowledgements that waited leave, and all that had to wait for memory asks again.
+    /// Call every few milliseconds. Sends the acknowledgements that have waited, and asks the user again for the buffers that it did not
+    /// have and the deliveries that it did not take.
     pub fn tick(&mut self) {
         self.receiving.pay_late(&mut self.out);
         self.buffer_free();
     }
 
-    /// Whether the next tick does something.
+    /// Whether the next tick has something to do.
     pub fn awaits_tick(&self) -> bool {
         self.receiving.awaits_tick()
     }
 
-    /// Messages that were sent again, and messages that arrived again.
+    /// How many messages this end has resent, and how many small messages arrived more than once.
     pub fn repeated(&self) -> (u64, u64) {
         (self.sending.resent, self.receiving.duplicates)
     }

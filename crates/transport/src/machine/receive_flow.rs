@@ -1,7 +1,8 @@
-//! One flow at its receiver: order, window, acknowledgements.
+//! One flow at its receiver: its reorder buffer, its window, its acknowledgements.
 //!
-//! `position <= taken`: below `position` all is delivered (or missed), and acknowledged sooner or later; `taken` is the next
-//! number whose turn it is. They differ while something is Delivering or BackPressured.
+//! `position <= taken`. `position` is the delivered position: all messages below it are delivered or missed, and an acknowledgement
+//! for them was sent or is owed. `taken` is the number after the last turn that was handed out. They differ while a message or gap is
+//! Delivering or BackPressured.
 
 use super::ack_debt::AckDebt;
 use super::frame::{Ack, Gap, Request, Small};
@@ -14,12 +15,12 @@ use crate::credits::ReceiveWindow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Messages and gaps of a flow that wait for their turn.
+/// The most small messages of a flow that wait for their turn, and the most gaps.
 const REORDER_MAX: usize = 4096;
 
-/// What becomes of a small message.
+/// What became of a small message that arrived.
 pub(super) enum SmallOutcome {
-    /// It is its turn.
+    /// Its turn has come: the caller delivers it.
     Deliver,
     /// It waits in the reorder buffer.
     Waits,
@@ -28,34 +29,37 @@ pub(super) enum SmallOutcome {
 
 #[derive(Default)]
 pub(super) struct ReceiveFlow {
-    /// In which of the link's lists it stands.
+    /// In the link's list `active`; in `stalled`, for want of a buffer or a lane; in `owed`.
     pub(super) is_active: bool,
     pub(super) is_starved: bool,
     pub(super) is_owed: bool,
     limits: LinkLimits,
-    /// [`Turn::Opened`], as long as it was not handed out.
+    /// [`Turn::Opened`], until it is handed out.
     opening: Option<Turn>,
-    /// The user has taken it: it knows the flow, and may be asked for buffers.
+    /// The user has accepted the flow, so it may be asked for buffers.
     is_accepted: bool,
     pub(super) taken: u64,
     pub(super) position: u64,
-    /// Small messages that wait for their turn, and their bytes.
+    /// Small messages that wait for their turn; `reorder_bytes`: the sum of their bytes.
     small: BTreeMap<u64, LandedMessage>,
     reorder_bytes: u64,
-    /// Large messages that have not had their turn: few, as they need grants.
+    /// Large messages that have not had their turn: few, since grants limit them.
     large: BTreeMap<u64, LargeMessage>,
-    /// Grants that outlive their messages.
+    /// How many grants of the flow have outlived their messages.
     pub(super) orphans: usize,
+    /// By a gap's first number: the number after it, and the sum of charges before that.
     gaps: BTreeMap<u64, (u64, u64)>,
+    /// The number after the flow's last message, once CLOSE has arrived.
     close_at: Option<u64>,
-    /// Its sender ended it before what has not had its turn.
+    /// The sender has cut the flow: messages that have not had their turn are dropped.
     pub(super) is_cut: bool,
     /// The lanes that brought CLOSE; the answer goes out on each of them. The sender repeats CLOSE only when the lane of its last copy
     /// ends. The answer on that lane arrives, or the lane ends and the sender repeats CLOSE. The order of arrival does not tell which
     /// lane that is: a lane that the sender has lost may still bring an old copy.
     pub(super) close_lanes: Vec<u32>,
-    /// What is out for delivery, or was and is back-pressured. `taken` is the position after it.
+    /// The turn that is out for delivery or back-pressured. `taken` is the position after it.
     turn: Option<Delivery>,
+    /// The turn, if the user could not take it.
     pub(super) back_pressured: Option<Turn>,
     window: ReceiveWindow,
     pub(super) debt: AckDebt,
@@ -167,7 +171,7 @@ impl ReceiveFlow {
         Ok(())
     }
 
-    /// Large messages that are not delivered, and their bytes.
+    /// The count of large messages that are not delivered, and the sum of their bytes.
     pub(super) fn held_large(&self) -> (usize, u64) {
         let waiting = self.large.values().map(|message| message.bytes);
         let out = self.turn.and_then(|turn| match turn {
@@ -178,7 +182,7 @@ impl ReceiveFlow {
         waiting.chain(out).fold((0, 0), add)
     }
 
-    /// The oldest message that waits for a buffer, if the flow may have one.
+    /// The oldest message that requests a grant, if the flow may have one more.
     pub(super) fn next_requested(&mut self) -> Option<&mut LargeMessage> {
         let has_room = self.orphans < GRANTS_MAX;
         let mut large = self.large.values_mut().filter(|_| self.is_accepted);
@@ -187,7 +191,7 @@ impl ReceiveFlow {
         (has_kept || has_room).then_some(next)
     }
 
-    /// A grant of the flow ended. Returns its message, if that is still there.
+    /// A grant of the flow ended. Returns its message, unless the grant has outlived it.
     pub(super) fn grant_ended(&mut self, sequence: u64, grant: u64) -> Option<&mut LargeMessage> {
         let message = self.large.get_mut(&sequence);
         let is_its =
@@ -199,7 +203,7 @@ impl ReceiveFlow {
         message
     }
 
-    /// Of these messages, those that have not landed never will.
+    /// Handles GAP: the messages of its range that have not landed never will.
     pub(super) fn gap(&mut self, gap: &Gap) -> Checked<()> {
         let (first, next, charge_end) = (gap.first, gap.next, gap.charge_end);
         self.check_end(next - 1)?;
@@ -226,7 +230,7 @@ impl ReceiveFlow {
         });
     }
 
-    /// The flow ends before this message.
+    /// Handles CLOSE: the flow ends before the message `next`.
     pub(super) fn close(&mut self, next: u64) -> Checked<()> {
         if self.is_cut {
             return Ok(());
@@ -242,7 +246,7 @@ impl ReceiveFlow {
         Ok(())
     }
 
-    /// Whether something is out for delivery.
+    /// Whether a turn is out for delivery.
     pub(super) fn is_delivering(&self) -> bool {
         self.turn.is_some() && self.back_pressured.is_none()
     }
@@ -252,7 +256,7 @@ impl ReceiveFlow {
         self.turn = Some(what);
     }
 
-    /// What is to be delivered next, if nothing is.
+    /// Takes the next turn to deliver; `None` if a turn is out or back-pressured, or the next message has not landed.
     pub(super) fn next_turn(&mut self) -> Checked<Option<Turn>> {
         if self.turn.is_some() {
             return Ok(None);
@@ -301,7 +305,7 @@ impl ReceiveFlow {
         Ok(())
     }
 
-    /// Takes a gap from `first` on, up to `end` or to a message in between that has landed after all.
+    /// Takes a gap from `first` on, up to `end` or to a message in between that has arrived after all.
     fn take_gap(&mut self, first: u64, end: u64, charge_end: u64) -> Checked<Turn> {
         let small = self.small.range(first..end).map(|(sequence, _)| *sequence);
         let large = self.large.range(first..end).map(|(sequence, _)| *sequence);
@@ -315,10 +319,10 @@ impl ReceiveFlow {
         Ok(Turn::Missed { first, next })
     }
 
-    /// What was out is delivered. Whether the flow has ended.
+    /// The turn that was out is delivered. Returns whether the flow has ended.
     ///
     /// # Panics
-    /// If nothing was out: our own books are wrong.
+    /// If no turn was out: a bug of the caller.
     pub(super) fn delivered(&mut self) -> bool {
         assert!(self.is_delivering(), "nothing of the flow was handed out");
         let of = self.turn.take().expect("it is delivering");
@@ -336,22 +340,22 @@ impl ReceiveFlow {
         of == Delivery::Closed
     }
 
-    /// The user could not take what was out.
+    /// The user could not take the turn that was out.
     ///
     /// # Panics
-    /// If nothing was out: our own books are wrong.
+    /// If no turn was out: a bug of the caller.
     pub(super) fn give_back(&mut self, turn: Turn) {
         assert!(self.is_delivering(), "nothing of the flow was handed out");
         self.back_pressured = Some(turn);
     }
 
-    /// Notes what a lane that ended may have lost: the last acknowledgement, and a CLOSE that the sender repeats then.
+    /// A lane ended, which may have lost the last acknowledgement. If it brought CLOSE, the sender repeats CLOSE on another lane.
     pub(super) fn lane_ended(&mut self, lane: u32) {
         self.close_lanes.retain(|on| *on != lane);
         self.debt.lane_ended();
     }
 
-    /// Acknowledges what is owed, if there is a lane.
+    /// Queues an ACK, if one is owed and there is a lane. `with_others`: other frames leave at the same time.
     pub(super) fn acknowledge(&mut self, flow: u64, with_others: bool, out: &mut Outgoing) {
         if let Some(lane) = out.first().filter(|_| self.debt.is_owed()) {
             let (next, limit) = (self.position, self.window.limit());
@@ -362,7 +366,8 @@ impl ReceiveFlow {
         }
     }
 
-    /// Its sender has ended it: what has not had its turn never gets one. What is out, or back-pressured, is delivered first.
+    /// The sender has cut the flow: drops the messages that have not had their turn. A turn that is out or back-pressured is delivered
+    /// before the flow's end.
     pub(super) fn cut(&mut self) {
         self.remove_unlanded(0..u64::MAX);
         self.small.clear();

@@ -1,4 +1,4 @@
-//! A message that is received: its states.
+//! The states of a message at its receiver.
 //!
 //! | state | event | next state | output |
 //! |---|---|---|---|
@@ -17,8 +17,8 @@
 //! | Delivering | `delivered`, back-pressured | BackPressured | |
 //! | BackPressured | `buffer_free`, tick | Delivering | `Deliver` |
 //!
-//! Landed before its turn is the reorder buffer. Of a flow one message (or its beginning, a gap, its end) is Delivering or
-//! BackPressured at a time: [`Delivery`] and the flow's turn say which.
+//! The messages that are Landed before their turn form the reorder buffer. Of each flow, one message (or its beginning, a gap, its end)
+//! at a time is Delivering or BackPressured: the flow's [`Delivery`] says which.
 
 use super::buffer::UnfinishedBuffer;
 use super::frame::Request;
@@ -27,26 +27,26 @@ use super::user::Turn;
 /// A large message before its turn.
 pub(super) struct LargeMessage {
     pub(super) bytes: u64,
-    /// The same in each of its grants: so a grant writes no byte again that others may read.
+    /// The same in each of its grants, so a grant never rewrites a byte of the prefix, which others may read.
     pub(super) chunk_bytes: u32,
-    /// Its sender asks for a buffer; of a message that is granted, for the next one: it leaves the grant.
+    /// The sender's REQUEST that is not answered. While the message is granted, a request for the next grant: the sender abandons this one.
     pub(super) request: Option<Request>,
     pub(super) state: LargeState,
 }
 
 pub(super) enum LargeState {
-    /// Requested or Kept: it waits for a buffer, for a lane if it has kept one, or for its sender to request it again.
+    /// Requested or Kept. Without a buffer it waits for one; with one that an ended grant left, for a lane or another REQUEST.
     Waits(Option<UnfinishedBuffer>),
-    /// Lanes fill its buffer, which is in the grant of this number.
+    /// Lanes fill its buffer, which the grant of this number has.
     Granted(u64),
     Landed(LandedMessage),
 }
 
-/// A message that needs no byte more.
+/// A message that is complete, or that the user does not want.
 pub(super) struct LandedMessage {
     pub(super) bytes: u64,
     pub(super) charge_end: u64,
-    /// Itself, or [`Turn::Missed`] if the user does not want it.
+    /// The message, or [`Turn::Missed`] if the user does not want it.
     pub(super) turn: Turn,
 }
 
@@ -63,7 +63,7 @@ impl LargeMessage {
         matches!(self.state, LargeState::Landed(_))
     }
 
-    /// It needs no byte more: all of them are there, or the user does not want it.
+    /// The message is complete in the buffer `whole`; `None`: the user does not want it.
     pub(super) fn set_landed(&mut self, request: Request, whole: Option<UnfinishedBuffer>) {
         let sequence = request.sequence;
         let turn = match whole {
@@ -85,13 +85,13 @@ impl LargeMessage {
     }
 }
 
-/// What is delivered, and what that gives back.
+/// The kind of the turn that is out for delivery, and what its delivery frees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Delivery {
     Opened,
-    /// So many bytes of the flow's window.
+    /// A small message: frees so many bytes of the flow's window.
     Small(u64),
-    /// A message that had, or was to have, a grant for so many bytes.
+    /// A large message, also one that the user refused: frees a grant of so many bytes.
     Large(u64),
     Missed,
     Closed,

@@ -1,4 +1,4 @@
-//! All flows that a link receives.
+//! The receiving end of a link: its flows, their deliveries, buffers and acknowledgements.
 
 use super::buffer::WriteRange;
 use super::flow_numbers::FlowNumbers;
@@ -16,15 +16,15 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// What a lane does after a frame.
+/// What a lane has to do after it passed a frame to the machine.
 #[derive(Debug)]
 pub enum FrameStep {
-    /// Nothing. Bytes that followed the frame are not needed.
+    /// Nothing. The machine has taken the bytes that followed the frame, or does not need them.
     Done,
     /// Write the chunk's bytes into this range, and report [`WriteRange::landed`].
     Chunk(WriteRange),
-    /// Deliver the small message whose bytes followed the frame, and report [`super::LinkMachine::delivered`]. If it cannot be delivered
-    /// now, give it back as [`Turn::Small`].
+    /// Deliver the small message whose bytes followed the frame, and report [`super::LinkMachine::delivered`]. If the user cannot take
+    /// it now, give it back as [`Turn::Small`], or as [`Turn::Large`] if it is in a receive buffer.
     Deliver(Small),
 }
 
@@ -32,25 +32,26 @@ pub enum FrameStep {
 pub(super) struct ReceiveSide {
     limits: LinkLimits,
     flows: BTreeMap<u64, ReceiveFlow>,
-    /// Flows that the user refused, and why. They stay until their sender has closed them.
+    /// Flows that the user refused, and why. Each stays until its sender answers REFUSE.
     refused: BTreeMap<u64, Description>,
+    /// The numbers of all flows that the peer has opened, also of those that have ended.
     opened: FlowNumbers,
     pub(super) grants: Grants,
-    /// Flows that have an acknowledgement due or wait for a buffer, and that are to be looked at.
+    /// Flows that the next [`LinkMachine::flush`] looks at: they may have an acknowledgement due or a message that waits for a buffer.
     active: Vec<u64>,
-    /// Flows for which the user had no buffer, or could not take a delivery. It is asked again by [`LinkMachine::buffer_free`] and the tick,
-    /// and not for each frame.
+    /// Flows for which the user had no buffer or could not take a delivery. [`LinkMachine::buffer_free`] and the tick ask it again; frames
+    /// do not.
     stalled: Vec<u64>,
-    /// Flows whose sender is owed an acknowledgement that is not due.
+    /// Flows that owe their senders an acknowledgement that is not due.
     owed: Vec<u64>,
-    /// Messages that arrived again.
+    /// Counts small messages that arrived again.
     pub(super) duplicates: u64,
 }
 
-/// What the user does with flows that arrive.
+/// Calls of the user for flows that arrive.
 impl LinkMachine {
-    /// Takes nothing more of a flow that arrives; its sender learns why. What is out for delivery is not delivered again. False if
-    /// there is no such flow, or it is the control flow.
+    /// Refuses the rest of a flow that arrives; `why` goes to its sender. A turn that is out for delivery is not delivered again. False
+    /// if there is no such flow, or it is the control flow.
     pub fn refuse(&mut self, flow: u64, why: Description) -> bool {
         if flow == CONTROL_FLOW {
             return false;
@@ -59,7 +60,7 @@ impl LinkMachine {
             return false;
         };
         if of.is_cut {
-            // Its sender does not wait for that.
+            // Its sender has ended it and waits for the answer to CLOSE, not for a refusal.
             self.answer_close(flow, of);
             return true;
         }
@@ -71,12 +72,12 @@ impl LinkMachine {
         true
     }
 
-    /// What was out for delivery is delivered; or it could not be, and is here again.
+    /// The user has handled the flow's turn that was out for delivery. `Err`: it could not take the turn, which is delivered again later.
     ///
     /// # Panics
-    /// If nothing of the flow was out.
+    /// If no turn of the flow was out.
     pub fn delivered(&mut self, flow: u64, outcome: Result<(), Turn>) {
-        // A flow that was refused meanwhile is not there.
+        // A flow that was refused meanwhile is not in the table.
         let Some(of) = self.receiving.flows.get_mut(&flow) else {
             return;
         };
@@ -106,7 +107,7 @@ impl LinkMachine {
         }
     }
 
-    /// There may be receive buffers again, and room for what could not be delivered.
+    /// The user may have receive buffers again, or be able to take deliveries that it could not take: asks it again.
     pub fn buffer_free(&mut self) {
         for flow in std::mem::take(&mut self.receiving.stalled) {
             let Some(of) = self.receiving.flows.get_mut(&flow) else {
@@ -121,13 +122,13 @@ impl LinkMachine {
         self.flush();
     }
 
-    /// Whether something is out for delivery: [`LinkMachine::delivered`] is to follow.
+    /// Whether a turn is out for delivery, so that [`LinkMachine::delivered`] has to follow.
     pub fn is_delivering(&self) -> bool {
         let mut flows = self.receiving.flows.values();
         flows.any(ReceiveFlow::is_delivering)
     }
 
-    /// What it holds of what arrives.
+    /// What the receiving end holds, for reports and tests.
     pub fn held(&self) -> LinkHeld {
         let of = &self.receiving;
         LinkHeld {
@@ -137,21 +138,21 @@ impl LinkMachine {
         }
     }
 
-    /// A lane ended: nothing of the peer's arrives through it any more. What it may have lost is sent again.
+    /// A lane ended: no chunk of a grant follows on it, and the answers that it may have lost are sent again.
     pub(super) fn receive_without(&mut self, lane: u32) {
         self.end_grants(lane, 0..=u64::MAX);
         self.receiving.lane_ended(lane, &mut self.out);
         self.flush();
     }
 
-    /// Nothing more of these grants arrives through a lane.
+    /// No chunk of these grants follows on a lane.
     fn end_grants(&mut self, lane: u32, of: RangeInclusive<u64>) {
         for (number, ended) in self.receiving.grants.leave(lane, of) {
             self.grant_ended(number, ended);
         }
     }
 
-    /// Hands out what has its turn.
+    /// Hands out the flow's next turn, if there is one and none is out.
     fn advance(&mut self, flow: u64) {
         let Some(of) = self.receiving.flows.get_mut(&flow) else {
             return;
@@ -170,7 +171,7 @@ impl LinkMachine {
         }
     }
 
-    /// Sends what is due, and gives buffers to messages that wait for them.
+    /// For all active flows: sends acknowledgements that are due, and gives buffers to messages that wait for them.
     pub(super) fn flush(&mut self) {
         if self.out.is_empty() {
             return;
@@ -205,7 +206,7 @@ impl LinkMachine {
         }
     }
 
-    /// A flow has ended: each lane that brought CLOSE takes the answer.
+    /// Answers the CLOSE of a flow that has ended, on each lane that brought it.
     fn answer_close(&mut self, flow: u64, of: ReceiveFlow) {
         for lane in of.close_lanes {
             self.out.answer(lane, ended(flow));
@@ -213,7 +214,7 @@ impl LinkMachine {
     }
 }
 
-/// Frames for the receiving end. `flush` follows.
+/// Handles frames for the receiving end. The caller calls `flush` afterwards.
 impl LinkMachine {
     pub(super) fn small_arrived(
         &mut self,
@@ -271,7 +272,7 @@ impl LinkMachine {
             return Ok(());
         }
         let of = &mut self.receiving;
-        // The control flow is one more.
+        // `flows` contains the control flow, which does not count.
         if of.flows.len() + of.refused.len() > FLOWS_MAX || !of.opened.insert(flow) {
             return Err("there are too many flows");
         }
@@ -288,7 +289,7 @@ impl LinkMachine {
     pub(super) fn close_arrived(&mut self, close: &Close, lane: u32) -> Checked<()> {
         let Close { flow, next } = *close;
         if next == FLOW_ENDED {
-            // Any other CLOSE left before REFUSE arrived: its sender must not take this end for a delivery.
+            // Any other CLOSE left before REFUSE arrived. If it were answered, the sender would take all messages for delivered.
             self.receiving.refused.remove(&flow);
         }
         let Some(of) = self.flow(flow, lane)? else {
@@ -305,8 +306,8 @@ impl LinkMachine {
         Ok(())
     }
 
-    /// The flow that a frame names; `None` if it was refused or has ended. A sender that may not know of the end is told again, on the lane
-    /// that brought the frame.
+    /// The flow that a frame names; `None` if it was refused or has ended. If it has ended, answers so again on the lane that brought the
+    /// frame, since the sender may not know it.
     fn flow(&mut self, flow: u64, lane: u32) -> Checked<Option<&mut ReceiveFlow>> {
         match self.receiving.flows.get_mut(&flow) {
             Some(of) => return Ok(Some(of)),
@@ -317,7 +318,7 @@ impl LinkMachine {
         Ok(None)
     }
 
-    /// The same, but for flows that their sender has ended, and their user does not know yet.
+    /// Like `flow`, but also `None` for a flow that its sender has cut and whose user has not got the end yet.
     fn open_flow(&mut self, flow: u64, lane: u32) -> Checked<Option<&mut ReceiveFlow>> {
         Ok(self.flow(flow, lane)?.filter(|of| !of.is_cut))
     }
@@ -344,7 +345,7 @@ impl ReceiveSide {
         }
     }
 
-    /// The peer is another one, which has opened nothing. What arrived of the former, to be dropped without the lock.
+    /// The peer has restarted and has opened no flow. Returns what arrived from the old peer, to be dropped without the lock.
     pub(super) fn restart(&mut self) -> Self {
         let (user, remote) = (
             Arc::clone(&self.grants.user),
@@ -357,7 +358,7 @@ impl ReceiveSide {
         std::mem::replace(self, next)
     }
 
-    /// Sends REFUSE again, since a lane may have lost it.
+    /// Sends REFUSE again for all refused flows, since a lane may have lost it.
     pub(super) fn report_refused(&self, lane: u32, out: &mut Outgoing) {
         for (&flow, why) in &self.refused {
             let why = why.clone();
@@ -378,14 +379,14 @@ impl ReceiveSide {
         }
     }
 
-    /// Acknowledges what waits for other frames, as such frames leave now.
+    /// Sends all owed acknowledgements with the other frames that leave now.
     pub(super) fn pay_all(&mut self, out: &mut Outgoing) {
         while let Some(flow) = self.owed.pop() {
             self.pay(flow, true, out);
         }
     }
 
-    /// The same for what has waited long enough.
+    /// Sends the owed acknowledgements that have waited long enough.
     pub(super) fn pay_late(&mut self, out: &mut Outgoing) {
         let mut at = 0;
         while let Some(&flow) = self.owed.get(at) {
@@ -406,7 +407,7 @@ impl ReceiveSide {
         }
     }
 
-    /// Whether the next tick does something.
+    /// Whether the next tick has something to do.
     pub(super) fn awaits_tick(&self) -> bool {
         !(self.owed.is_empty() && self.stalled.is_empty())
     }
@@ -420,6 +421,7 @@ impl ReceiveSide {
     }
 }
 
+/// The answer to frames of a flow that has ended.
 fn ended(flow: u64) -> Ack {
     Ack {
         flow,

@@ -1,4 +1,4 @@
-//! One flow at its sender: what it retains, what it may charge, and which frame is next.
+//! One flow at its sender: the messages that it retains, its window, and which frame it sends next.
 
 use super::frame::{
     Ack, Chunk, Close, Description, Gap, Grant, Open, Request, Small, CONTROL_FLOW, FLOW_ENDED,
@@ -14,31 +14,31 @@ use crate::credits::SendWindow;
 use crate::payload::Payload;
 use std::sync::Arc;
 
-/// The result of looking for something to send.
+/// What became of an attempt to send a frame of one message.
 pub(super) enum Step {
     /// A frame is queued.
     Sent,
-    /// Nothing can be sent before a lane, the window or a grant has room.
+    /// The flow can send nothing until a lane or the window has room, a grant ends, or more of a growing message is complete.
     Blocked,
-    /// This message has to wait, and the next may be looked at.
+    /// This message has to wait, but a later one may be sent.
     Next,
 }
 
-/// How much the receiver knows of a flow.
+/// How far a flow has been opened at its receiver.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Known {
-    /// The peer is another one, for which it was not opened again: it retains messages and sends nothing.
+    /// The peer has restarted, and the user has not reopened the flow: it retains messages and sends nothing.
     Waits,
     /// OPEN has not left.
     #[default]
     Unopened,
-    /// OPEN has left on a lane that has ended.
+    /// OPEN has left, but on a lane that has ended.
     Lost,
     /// OPEN has left on the flow's lane.
     Opened,
-    /// The receiver has answered.
+    /// The receiver has answered with a frame of the flow.
     Confirmed,
-    /// The receiver's user has taken it.
+    /// The receiver's user has accepted the flow.
     Accepted,
 }
 
@@ -50,20 +50,20 @@ pub struct SendFlow {
     description: Description,
     /// The number of the next message.
     pub(super) next: u64,
-    /// Behind the last message of which a frame has left.
+    /// The number after the last message or gap of which a frame was queued.
     sent_next: u64,
     pub(super) queue: SendQueue,
-    /// Bytes of its messages that are not acknowledged.
+    /// Payload bytes of its messages that are not acknowledged.
     pub retained: u64,
     pub(super) window: SendWindow,
     known: Known,
     close_was_sent: bool,
     pub(super) is_closing: bool,
-    /// Only its end is left to be sent.
+    /// All messages are dropped; only CLOSE is left to be sent.
     pub(super) is_cut: bool,
-    /// The lane for all but chunks.
+    /// The lane for all frames except chunks.
     lane: Option<u32>,
-    /// It is among those that have a turn.
+    /// The flow is in the link's list of runnable flows.
     pub(super) is_runnable: bool,
 }
 
@@ -95,7 +95,7 @@ impl SendFlow {
         }
     }
 
-    /// The peer is another one.
+    /// The peer has restarted: keeps the messages, and forgets what the old peer knew of them.
     pub(super) fn restart(&mut self) {
         let mut queue = std::mem::take(&mut self.queue);
         queue.change(SendMessage::restart);
@@ -110,24 +110,24 @@ impl SendFlow {
         };
     }
 
-    /// It begins for the new peer, with what it retains.
+    /// Opens a waiting flow for the new peer, from its oldest unacknowledged message on.
     pub(super) fn reopen(&mut self, description: Description) {
         if self.is_waiting() {
             (self.known, self.description) = (Known::Unopened, description);
         }
     }
 
-    /// It waits to be opened again.
+    /// Whether the flow waits since a restart for [`super::LinkMachine::reopen`].
     pub fn is_waiting(&self) -> bool {
         self.known == Known::Waits
     }
 
-    /// Makes the flow runnable, unless it waits to be opened again. Returns whether it has become so.
+    /// Makes the flow runnable, unless it waits to be reopened. Returns whether it was not runnable before.
     pub(super) fn becomes_runnable(&mut self) -> bool {
         !self.is_waiting() && !std::mem::replace(&mut self.is_runnable, true)
     }
 
-    /// Retains a message; false: never. See [`super::LinkMachine::send`].
+    /// Retains a message. False if it can never be sent: see [`super::LinkMachine::send`].
     pub(super) fn push(
         &mut self,
         sequence: u64,
@@ -155,7 +155,7 @@ impl SendFlow {
         true
     }
 
-    /// Messages below this one that were not sent become a gap.
+    /// Numbers below `next` that have no message become a gap.
     pub(super) fn skip(&mut self, next: u64) {
         if next > self.next && !self.is_closing {
             self.queue.push_gap(self.next, next);
@@ -163,7 +163,7 @@ impl SendFlow {
         }
     }
 
-    /// More bytes of a message are there.
+    /// More bytes of a growing message are complete.
     pub(super) fn ready(&mut self, sequence: u64, ready: u64) {
         if let Some(at) = self.queue.position(sequence) {
             let message = self.queue.at_mut(at);
@@ -171,7 +171,7 @@ impl SendFlow {
         }
     }
 
-    /// No message follows.
+    /// Ends the flow after its last message.
     pub(super) fn close(&mut self) {
         if !self.is_closing && self.number != CONTROL_FLOW {
             self.push_end();
@@ -184,7 +184,7 @@ impl SendFlow {
         self.queue.push(end);
     }
 
-    /// Makes a message a gap. Its payload, if it was not acknowledged yet.
+    /// Turns a message into a gap. Returns its payload; `None` if it is acknowledged or unknown.
     pub(super) fn cancel(&mut self, sequence: u64, out: &mut Outgoing) -> Option<Arc<dyn Payload>> {
         let at = self.queue.position(sequence)?;
         let message = self.queue.at_mut(at);
@@ -193,20 +193,20 @@ impl SendFlow {
         self.queue.make_gap(at)
     }
 
-    /// The same for all messages.
+    /// Cancels all messages.
     pub(super) fn cancel_all(&mut self, out: &mut Outgoing) -> Vec<Arc<dyn Payload>> {
         let all = self.queue.sequences().into_iter();
         all.filter_map(|sequence| self.cancel(sequence, out))
             .collect()
     }
 
-    /// Whether bytes of a message are still to come.
+    /// Whether a message is still incomplete at this end.
     pub fn is_growing(&self, sequence: u64) -> bool {
         let at = self.queue.position(sequence);
         at.is_some_and(|at| self.queue.at(at).is_growing())
     }
 
-    /// The receiver has answered: it knows the flow.
+    /// The receiver has sent a frame of the flow, so it has OPEN. A violation if OPEN has not left.
     pub(super) fn confirm(&mut self) -> Checked<()> {
         if self.known <= Known::Unopened {
             return Err("its flow is not open");
@@ -215,17 +215,18 @@ impl SendFlow {
         Ok(())
     }
 
-    /// The oldest message of which no byte is on its way: to give it up wastes nothing.
+    /// The oldest message of which no byte was sent: giving it up wastes no bandwidth.
     pub fn oldest_unsent(&self) -> Option<u64> {
         self.queue.oldest_unsent()
     }
 
-    /// All below it is acknowledged.
+    /// The acknowledged position: all messages below it are acknowledged.
     pub fn acknowledged(&self) -> u64 {
         self.queue.first().unwrap_or(self.next)
     }
 
-    /// What is below `next` is acknowledged. By a limit above the first window the receiver accepts the flow.
+    /// Handles ACK: removes the messages below its position. A limit above the first window says that the receiver's user has accepted
+    /// the flow.
     pub(super) fn acknowledge(
         &mut self,
         ack: &Ack,
@@ -261,15 +262,15 @@ impl SendFlow {
         Ok(())
     }
 
-    /// Drops all but the flow's end: the receiver, or this end's user, wants nothing more of it. Returns the numbers and payloads of the
-    /// messages that it retained; `None` if it was cut before.
+    /// Drops all messages and ends the flow, because the receiver refused it or this end's user cut it. Returns the numbers and payloads
+    /// of the messages that it retained; `None` if it was cut already.
     pub(super) fn cut(&mut self, out: &mut Outgoing) -> Option<Vec<(u64, Arc<dyn Payload>)>> {
         if std::mem::replace(&mut self.is_cut, true) {
             return None;
         }
         let mut dropped = Vec::new();
         for mut message in self.queue.take_all() {
-            // Also if all its chunks are queued: a lane may lose them.
+            // Also if all chunks are queued: a lane may lose them, and the receiver must not wait for them.
             message.leave_grant(out);
             if let QueuedItem::Message { payload, .. } = message.item {
                 dropped.push((message.first, payload));
@@ -280,7 +281,8 @@ impl SendFlow {
         Some(dropped)
     }
 
-    /// A message may be sent by this grant. False if it does not wait for one.
+    /// Handles GRANT. `is_open`: one of the grant's lanes is open. False if the grant is not used, because the message does not wait for
+    /// one or no lane is open.
     pub(super) fn grant(&mut self, grant: &Grant, is_open: bool) -> Checked<bool> {
         let (sequence, number) = (grant.sequence, grant.grant);
         if sequence >= self.sent_next {
@@ -300,7 +302,7 @@ impl SendFlow {
                     message.state = SendState::Granted(SendGrant::new(grant.clone()));
                     return Ok(true);
                 }
-                // Its lanes have ended: request again.
+                // All lanes of the grant have ended: the message requests another.
                 (message.abandoned, message.state) = (number, SendState::Queued);
             }
             _ => message.abandoned = message.abandoned.max(number),
@@ -308,7 +310,7 @@ impl SendFlow {
         Ok(false)
     }
 
-    /// A lane ended. How many messages are sent again.
+    /// A lane ended: what it may have lost is queued again. Returns how many messages are to be resent.
     pub(super) fn lane_ended(&mut self, lane: u32, out: &mut Outgoing) -> u64 {
         if self.lane == Some(lane) {
             self.lane = None;
@@ -327,12 +329,12 @@ impl SendFlow {
         resent
     }
 
-    /// OPEN is to leave before all else.
+    /// Whether OPEN has to leave before any other frame of the flow.
     pub(super) fn is_unopened(&self) -> bool {
         self.known < Known::Opened
     }
 
-    /// Queues one frame, if one can be sent.
+    /// Queues one frame, if one can be sent. False if not.
     pub(super) fn step(&mut self, limits: &LinkLimits, small_max: u64, out: &mut Outgoing) -> bool {
         let Some(lane) = self.lane.or_else(|| out.least_busy()) else {
             return false;
@@ -366,7 +368,7 @@ impl SendFlow {
         false
     }
 
-    /// The next frame of one of the queue.
+    /// Queues the next frame of the queue's message `at`.
     fn send_at(
         &mut self,
         at: usize,
@@ -387,12 +389,12 @@ impl SendFlow {
             }
             QueuedItem::Message { .. } if message.is_large => {
                 if !self.queue.may_request(message.bytes()) {
-                    // Later ones must not request first.
+                    // Messages request in their order, so later ones wait, too.
                     return Step::Blocked;
                 }
                 state = SendState::Requested { lane };
             }
-            // It keeps its turn.
+            // A small message leaves whole, and later ones wait for it.
             QueuedItem::Message { .. } if message.is_growing() => return Step::Blocked,
             QueuedItem::Message { .. }
                 if out.free_among(&[lane], message.bytes_described()).is_none() =>
@@ -403,7 +405,7 @@ impl SendFlow {
         }
         match message.item {
             QueuedItem::Close => self.close_was_sent = true,
-            // From now on the receiver may acknowledge it.
+            // From here on an ACK or GRANT for it is valid.
             _ => self.sent_next = self.sent_next.max(message.next),
         }
         out.push(lane, self.frame(message, charge_end));
@@ -411,7 +413,7 @@ impl SendFlow {
         Step::Sent
     }
 
-    /// The frame of what is not granted.
+    /// The frame of a queued item that has no grant.
     fn frame(&self, message: &SendMessage, charge_end: u64) -> QueuedFrame {
         let (flow, sequence) = (self.number, message.first);
         match &message.item {
@@ -461,7 +463,7 @@ impl SendFlow {
         }
     }
 
-    /// Charges it in its order: the sum of charges after it. `None` if the window has no room.
+    /// Charges an item to the window, if it was not charged yet. Returns the sum of charges after it; `None` if the window has no room.
     fn charge(&mut self, at: usize, small_max: u64, limits: &LinkLimits) -> Option<u64> {
         let message = self.queue.at_mut(at);
         if message.charge_end.is_none() {
@@ -471,6 +473,7 @@ impl SendFlow {
         message.charge_end
     }
 
+    /// Queues the next chunk of a granted message, on the lane of its grant that has the fewest bytes in hand.
     fn send_chunk(&mut self, at: usize, payload: Arc<dyn Payload>, out: &mut Outgoing) -> Step {
         let message = self.queue.at_mut(at);
         let SendState::Granted(SendGrant { grant: of, .. }) = &message.state else {

@@ -1,4 +1,4 @@
-//! A message that is sent: its states.
+//! The states of a message at its sender.
 //!
 //! | state | event | next state | output |
 //! |---|---|---|---|
@@ -17,7 +17,7 @@
 //! | any | `cut` | - | ABANDON if granted |
 //! | any | `restart` | Queued | |
 //!
-//! A large message stays Granted when all its chunks are queued: losing one of its lanes leads back until it is acknowledged.
+//! A large message stays Granted when all its chunks are queued: until it is acknowledged, a lost lane leads back to Queued.
 //! Gaps and the flow's end change between Queued and Sent in the same way.
 
 use super::frame::{Description, Grant, Lanes, CHUNKS_MAX};
@@ -25,7 +25,7 @@ use super::lanes::Outgoing;
 use crate::payload::Payload;
 use std::sync::Arc;
 
-/// What stands in a flow's queue.
+/// An item of a flow's queue.
 pub(super) enum QueuedItem {
     Message {
         payload: Arc<dyn Payload>,
@@ -37,12 +37,12 @@ pub(super) enum QueuedItem {
     Close,
 }
 
-/// The right to send chunks.
+/// The right to send chunks of one message.
 #[derive(Debug)]
 pub(super) struct SendGrant {
     /// Its `from_chunk` is the next one to be sent.
     pub(super) grant: Grant,
-    /// Those of its lanes that took no chunk.
+    /// The grant's lanes that have taken no chunk.
     unused: Lanes,
 }
 
@@ -52,7 +52,7 @@ impl SendGrant {
         Self { grant, unused }
     }
 
-    /// The next chunk is on this lane.
+    /// The next chunk was queued on this lane.
     pub(super) fn sent_on(&mut self, lane: u32) {
         self.unused.remove(lane);
         self.grant.from_chunk += 1;
@@ -71,20 +71,20 @@ pub(super) enum SendState {
     Granted(SendGrant),
 }
 
-/// A message, or messages that never arrive, or the flow's end.
+/// A message, a gap or the flow's end, with its numbers `first` to before `next`.
 pub(super) struct SendMessage {
     pub(super) first: u64,
     pub(super) next: u64,
     pub(super) item: QueuedItem,
-    /// The sum of charges after it, once it had its turn.
+    /// The sum of the flow's charges after it; `None` before its turn.
     pub(super) charge_end: Option<u64>,
-    /// It was not charged, so it needs a grant.
+    /// It needs a grant, and charges nothing. Known from its turn on.
     pub(super) is_large: bool,
     pub(super) chunk_bytes: u32,
     pub(super) state: SendState,
-    /// Grants up to this number were abandoned.
+    /// Grants of the message up to this number are abandoned.
     pub(super) abandoned: u64,
-    /// Bytes of it that are there, from the start on.
+    /// How many of its bytes, from the first one on, are complete.
     pub(super) ready: u64,
 }
 
@@ -103,7 +103,7 @@ impl SendMessage {
         }
     }
 
-    /// Another peer knows nothing of it.
+    /// The peer has restarted and knows nothing of the message.
     pub(super) fn restart(&mut self) {
         (self.charge_end, self.abandoned) = (None, 0);
         self.state = SendState::Queued;
@@ -117,7 +117,7 @@ impl SendMessage {
         }
     }
 
-    /// Bytes that it charges if it is small.
+    /// Bytes of payload and description: what a small message charges.
     pub(super) fn bytes_described(&self) -> u64 {
         match &self.item {
             QueuedItem::Message { description, .. } => {
@@ -139,8 +139,8 @@ impl SendMessage {
         matches!(self.item, QueuedItem::Message { .. })
     }
 
-    /// Begins its turn: from now on it is small or large, and has chunks of this size, or larger ones if they would be too many. Returns the
-    /// bytes that it charges.
+    /// Begins its turn: decides whether it is small or large, and sets its chunk size, which exceeds `chunk_bytes` only if there were
+    /// too many chunks. Returns the bytes that it charges.
     pub(super) fn begin_turn(&mut self, small_max: u64, chunk_bytes: u32) -> u64 {
         let least = self.bytes().div_ceil(u64::from(CHUNKS_MAX));
         let least = u32::try_from(least).expect("a message has a limit");
@@ -160,12 +160,12 @@ impl SendMessage {
         matches!(self.state, SendState::Granted(_))
     }
 
-    /// Bytes are to follow that are not there yet.
+    /// Some of its bytes are not complete yet.
     pub(super) fn is_growing(&self) -> bool {
         self.is_message() && self.ready < self.bytes()
     }
 
-    /// Offset and bytes of a chunk, if all of it is there.
+    /// Offset and length of a chunk, if the message has it and it is complete.
     pub(super) fn ready_chunk(&self, chunk: u32) -> Option<(usize, u32)> {
         let offset = u64::from(chunk) * u64::from(self.chunk_bytes);
         let left = self.bytes().checked_sub(offset).filter(|left| *left > 0)?;
@@ -174,7 +174,7 @@ impl SendMessage {
         (offset + u64::from(bytes) <= self.ready).then_some((offset_in_memory, bytes))
     }
 
-    /// Something of it is to be sent or requested.
+    /// It has a frame to send: the first one, or a chunk.
     pub(super) fn has_work(&self) -> bool {
         match &self.state {
             SendState::Queued => true,
@@ -183,7 +183,7 @@ impl SendMessage {
         }
     }
 
-    /// Some of its bytes have left.
+    /// It is a message, and some of its bytes were queued on a lane.
     pub(super) fn has_left(&self) -> bool {
         let has_left = match &self.state {
             SendState::Sent { .. } => true,
@@ -193,8 +193,7 @@ impl SendMessage {
         has_left && self.is_message()
     }
 
-    /// It leaves its grant, if it has one: the receiver learns on each lane of it that is open that no chunk follows there. Of the others it
-    /// sees the end.
+    /// Abandons its grant, if it has one: queues ABANDON on each lane of the grant that is open. The receiver sees the other lanes end.
     pub(super) fn leave_grant(&mut self, out: &mut Outgoing) {
         if let SendState::Granted(SendGrant { grant: of, .. }) = &self.state {
             self.abandoned = self.abandoned.max(of.grant);
@@ -202,7 +201,7 @@ impl SendMessage {
         }
     }
 
-    /// A lane ended. Whether that leads back to Queued.
+    /// Whether the end of this lane leads back to Queued.
     pub(super) fn is_lost_with(&self, lane: u32, is_open: impl Fn(u32) -> bool) -> bool {
         match &self.state {
             SendState::Queued => false,

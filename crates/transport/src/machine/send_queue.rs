@@ -1,7 +1,7 @@
 //! A flow's messages that are not acknowledged, in their order.
 //!
-//! Many messages of a flow are in flight at a time, and few of them need a frame: so the queue knows how many of the oldest have no work,
-//! and does not look at those each time.
+//! Many messages of a flow are in flight at a time, and few of them need a frame. So the queue counts the oldest messages that have no
+//! work, and skips them.
 
 use super::limits::may_request;
 use super::send_message::{QueuedItem, SendMessage, SendState};
@@ -9,14 +9,14 @@ use crate::payload::Payload;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Messages of a flow that are looked at for something to send.
+/// The flow looks only at so many of its oldest messages for something to send.
 const LOOK_AHEAD: usize = 64;
 
 /// The oldest is first; their first sequences ascend.
 #[derive(Default)]
 pub(super) struct SendQueue {
     all: VecDeque<SendMessage>,
-    /// So many of the oldest have no work.
+    /// How many of the oldest are known to have no work.
     settled: usize,
 }
 
@@ -57,13 +57,13 @@ impl SendQueue {
         self.all.push_back(message);
     }
 
-    /// Numbers that were never sent become a gap.
+    /// Appends a gap: numbers that were never sent.
     pub(super) fn push_gap(&mut self, first: u64, next: u64) {
         self.push(SendMessage::new(first, next, QueuedItem::Gap));
         self.join_gaps(self.all.len() - 1);
     }
 
-    /// A gap becomes part of one before it that was not sent.
+    /// Joins the gap at `at` with an unsent gap right before it.
     fn join_gaps(&mut self, at: usize) {
         let is_unsent_gap = |before: &usize| {
             let SendMessage { item, state, .. } = &self.all[*before];
@@ -76,7 +76,7 @@ impl SendQueue {
         self.settled = 0;
     }
 
-    /// Takes the oldest, if all of it is below this sequence. The flow's end stays.
+    /// Removes the oldest item, if all of it is below this position. The flow's end stays.
     pub(super) fn pop_below(&mut self, next: u64) -> Option<SendMessage> {
         let oldest = self.all.front()?;
         if oldest.next > next || matches!(oldest.item, QueuedItem::Close) {
@@ -87,13 +87,13 @@ impl SendQueue {
         Some(message)
     }
 
-    /// Changes any of them.
+    /// Applies a change to all items.
     pub(super) fn change(&mut self, each: impl FnMut(&mut SendMessage)) {
         self.all.iter_mut().for_each(each);
         self.settled = 0;
     }
 
-    /// The message becomes a gap. Its payload; none if it is a gap, or the flow's end: that stays one.
+    /// Turns a message into a gap. Returns its payload; `None`, without a change, for a gap or the flow's end.
     pub(super) fn make_gap(&mut self, at: usize) -> Option<Arc<dyn Payload>> {
         let message = &mut self.all[at];
         let QueuedItem::Message { payload, .. } = &message.item else {
@@ -105,7 +105,7 @@ impl SendQueue {
         Some(payload)
     }
 
-    /// The oldest message of which no byte is on its way.
+    /// The oldest message of which no byte was sent.
     pub(super) fn oldest_unsent(&self) -> Option<u64> {
         let is_unsent = |message: &&SendMessage| {
             let waits = matches!(
@@ -121,7 +121,7 @@ impl SendQueue {
         self.all.len().min(LOOK_AHEAD)
     }
 
-    /// Whether one of those that are looked at has something to send or to request.
+    /// Whether one of the first [`LOOK_AHEAD`] items has something to send or to request.
     pub(super) fn has_work(&mut self) -> bool {
         let end = self.looked_at();
         while self.settled < end && !self.all[self.settled].has_work() {
@@ -130,7 +130,7 @@ impl SendQueue {
         self.settled < end
     }
 
-    /// The position of the first one from `from` on that has something to send or to request. If all lanes are busy, chunks do not count.
+    /// The position of the first item from `from` on that has something to send or to request. `all_busy`: no lane takes a chunk now.
     pub(super) fn work_from(&mut self, from: usize, all_busy: bool) -> Option<usize> {
         if !self.has_work() {
             return None;
@@ -144,7 +144,7 @@ impl SendQueue {
         found.map(|at| begin + at)
     }
 
-    /// Whether one more message, of so many bytes, may request a grant. All that request or have one are among the first [`LOOK_AHEAD`].
+    /// Whether a message of so many bytes may request a grant. All that request or have one are among the first [`LOOK_AHEAD`].
     pub(super) fn may_request(&self, bytes: u64) -> bool {
         let asking = self.all.range(..self.looked_at()).filter(|of| of.asks());
         let add = |(count, sum), of: &SendMessage| (count + 1, sum + of.bytes());
@@ -152,7 +152,7 @@ impl SendQueue {
         may_request(grants, granted_bytes, bytes)
     }
 
-    /// Takes all of them.
+    /// Removes all items.
     pub(super) fn take_all(&mut self) -> VecDeque<SendMessage> {
         std::mem::take(self).all
     }

@@ -1,4 +1,4 @@
-//! All flows that a link sends.
+//! The sending end of a link: its flows, and their turns (round robin, one frame each).
 
 use super::frame::{Ack, Description, Grant, Refuse, CONTROL_FLOW, FLOW_ENDED, SEQUENCE_MAX};
 use super::lanes::Outgoing;
@@ -11,7 +11,7 @@ use crate::payload::Payload;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Bytes that the control flow retains, but for its last message.
+/// The control flow takes no message while it retains so many bytes.
 const CONTROL_RETAINED_MAX: u64 = 64 << 20;
 
 /// The sending end.
@@ -19,21 +19,22 @@ const CONTROL_RETAINED_MAX: u64 = 64 << 20;
 pub(super) struct SendSide {
     limits: LinkLimits,
     flows: BTreeMap<u64, SendFlow>,
-    /// The number of the flow that was opened last.
+    /// The number of the flow that was opened last; 0 before the first.
     last: u64,
-    /// The first window of each flow, from the peer's HELLO.
+    /// The first window of each flow, from the peer's HELLO; `None` before the first lane.
     first_window: Option<u32>,
-    /// Flows that may have something to send, in turn.
+    /// Flows that may have something to send, in the order of their turns.
     runnable: VecDeque<u64>,
-    /// Flows that have something, for which lanes or windows had no room.
+    /// Flows that have something to send and wait for a lane, a window or a grant.
     starved: BTreeSet<u64>,
-    /// Messages that may have left on a lane that is lost, and are sent again.
+    /// Counts messages that were resent because a lost lane may have taken them.
     pub(super) resent: u64,
 }
 
-/// What the user does with flows that it sends.
+/// Calls of the user for flows that it sends.
 impl LinkMachine {
-    /// A flow that begins with this message, and what the receiver's user is told of it. Its number; `None` if there are [`FLOWS_MAX`] already.
+    /// Opens a flow whose first message is `first`; `description` goes to the receiver's user. Returns the flow's number; `None` if there
+    /// are [`FLOWS_MAX`] already, or `first` is too large.
     pub fn open(&mut self, first: u64, description: Description) -> Option<u64> {
         let of = &mut self.sending;
         if of.flows.len() > FLOWS_MAX || first > SEQUENCE_MAX {
@@ -48,14 +49,14 @@ impl LinkMachine {
         Some(number)
     }
 
-    /// Opens a flow that waits since a restart: what it retains is sent to the new peer, whose user is told this of the flow.
+    /// Opens a flow that waits since a restart: the new peer gets this description and the messages that the flow retains.
     pub fn reopen(&mut self, flow: u64, description: Description) {
         self.change_flow(flow, |of, _| of.reopen(description));
     }
 
-    /// Sends a message of a flow, which retains it until it is acknowledged or cancelled; how many that may be is for its user to limit.
-    /// Its bytes stay where they are, unchanged, until the last clone of `payload` is dropped. False: never, for the flow is closed or
-    /// refused, or the message too large or empty, or its sequence has passed.
+    /// Sends a message of a flow. The flow retains it until it is acknowledged or cancelled; the user limits how many that may be. The
+    /// bytes stay in place and unchanged until the last clone of `payload` is dropped. False if the message can never be sent: the flow
+    /// is closed or refused, the message too large or empty, or its sequence below the flow's next one.
     pub fn send(
         &mut self,
         flow: u64,
@@ -67,69 +68,69 @@ impl LinkMachine {
         sent == Some(true)
     }
 
-    /// Sends the next message of the control flow, which lasts as long as this machine. False: too much of it waits, or it is empty or
-    /// too large.
-    pub fn say(&mut self, said: Arc<dyn Payload>) -> bool {
+    /// Sends the next message of the control flow, which is always open. False if too many bytes of the flow are unacknowledged, or the
+    /// message is empty or too large.
+    pub fn say(&mut self, message: Arc<dyn Payload>) -> bool {
         let sent = self.change_flow(CONTROL_FLOW, |control, _| {
             let has_room = control.retained < CONTROL_RETAINED_MAX;
-            has_room && control.push(control.next, said, Description::default())
+            has_room && control.push(control.next, message, Description::default())
         });
         sent == Some(true)
     }
 
-    /// So many bytes of a message that grows are there now.
+    /// The first `ready` bytes of a growing message are complete.
     pub fn ready(&mut self, flow: u64, sequence: u64, ready: u64) {
         self.change_flow(flow, |of, _| of.ready(sequence, ready));
     }
 
-    /// Gives a message up that is not acknowledged: the receiver learns of a gap, unless it has the message already. Its payload, to be
-    /// dropped without the lock; `None` if there is nothing to give up.
+    /// Gives up a message that is not acknowledged: the receiver gets a gap, unless it has the message already. Returns the payload, to
+    /// be dropped without the lock; `None` if there is no such message.
     pub fn cancel(&mut self, flow: u64, sequence: u64) -> Option<Arc<dyn Payload>> {
         self.change_flow(flow, |of, out| of.cancel(sequence, out))?
     }
 
-    /// Gives up all messages of a flow. Their payloads, to be dropped without the lock.
+    /// Gives up all messages of a flow. Returns their payloads, to be dropped without the lock.
     pub fn cancel_all(&mut self, flow: u64) -> Vec<Arc<dyn Payload>> {
         let cancelled = self.change_flow(flow, SendFlow::cancel_all);
         cancelled.unwrap_or_default()
     }
 
-    /// Bytes of all messages that are not acknowledged.
+    /// Payload bytes of all messages that are not acknowledged.
     pub fn retained_bytes(&self) -> u64 {
         self.sending.flows.values().map(|flow| flow.retained).sum()
     }
 
-    /// Tells the receiver that unsent messages below `next` will not come.
+    /// Tells the receiver that the numbers below `next` that were not sent will never arrive.
     pub fn skip(&mut self, flow: u64, next: u64) {
         self.change_flow(flow, |of, _| of.skip(next));
     }
 
-    /// No message follows. The flow ends when the receiver has all of it: [`FlowEvent::Ended`].
+    /// Closes a flow after its last message. [`FlowEvent::Ended`] follows when the receiver has all of it.
     pub fn close(&mut self, flow: u64) {
         self.change_flow(flow, |of, _| of.close());
     }
 
-    /// Ends a flow at once. What has not had its turn at the receiver never gets one, and is no gap: the receiver learns where the flow
-    /// ends for it. The payloads, to be dropped without the lock.
+    /// Ends a flow at once. The receiver drops the messages that have not had their turn, without a gap, and closes the flow at its
+    /// position. Returns the payloads, to be dropped without the lock.
     pub fn cut(&mut self, flow: u64) -> Vec<Arc<dyn Payload>> {
         if flow == CONTROL_FLOW {
             return Vec::new();
         }
         let dropped = self.change_flow(flow, SendFlow::cut).flatten();
         if self.sent(flow).is_some_and(SendFlow::is_waiting) {
-            // The peer never heard of it.
+            // The new peer does not know the flow, so there is no answer to wait for.
             self.end_flow(flow);
         }
         let dropped = dropped.unwrap_or_default().into_iter();
         dropped.map(|(_, payload)| payload).collect()
     }
 
-    /// A flow that this end opened, and that has not ended.
+    /// A flow that this end opened and that has not ended.
     pub fn sent(&self, number: u64) -> Option<&SendFlow> {
         self.sending.flows.get(&number)
     }
 
-    /// Changes a flow that has not ended, which has its turn then.
+    /// Changes a flow that has not ended, then sends what can be sent.
     fn change_flow<T>(
         &mut self,
         number: u64,
@@ -150,7 +151,7 @@ impl LinkMachine {
     }
 }
 
-/// Frames for the sending end. `pump` follows.
+/// Handles frames for the sending end. The caller calls `pump` afterwards.
 impl LinkMachine {
     pub(super) fn ack_arrived(&mut self, ack: &Ack) -> Checked<()> {
         let first_window = self.sending.first_window.unwrap_or(0).into();
@@ -200,7 +201,7 @@ impl SendSide {
         }
     }
 
-    /// The peer is another one: flows wait until they are opened again, and those that were cut are over. The former control flow, to
+    /// The peer has restarted: flows wait until they are reopened, and those that were cut have ended. Returns the old control flow, to
     /// be dropped without the lock.
     pub(super) fn restart(&mut self, out: &mut Outgoing) -> Option<SendFlow> {
         self.first_window = None;
@@ -216,7 +217,7 @@ impl SendSide {
         self.flows.insert(CONTROL_FLOW, SendFlow::control())
     }
 
-    /// A lane is there; the peer's HELLO named this first window. False if another lane's named another.
+    /// A lane was added. False if an earlier HELLO of this peer named another first window.
     pub(super) fn lane_up(&mut self, first_window: u32, out: &mut Outgoing) -> bool {
         if *self.first_window.get_or_insert(first_window) != first_window {
             return false;
@@ -237,7 +238,7 @@ impl SendSide {
         self.pump(out);
     }
 
-    /// A lane has written something, so lanes have room.
+    /// A lane has room again: the starved flows get a turn.
     pub(super) fn written(&mut self, out: &mut Outgoing) {
         while let Some(number) = self.starved.pop_first() {
             self.wake(number);
@@ -245,7 +246,7 @@ impl SendSide {
         self.pump(out);
     }
 
-    /// A flow that a frame names; `None` if it has ended.
+    /// The flow that a frame names; `None` if it has ended.
     fn named(&mut self, number: u64) -> Checked<Option<&mut SendFlow>> {
         if number > self.last {
             return Err("there was no such flow");
@@ -256,9 +257,9 @@ impl SendSide {
         }
     }
 
-    /// Sends what can be sent, one frame of each flow after the other.
+    /// Queues all frames that can be sent: the runnable flows queue one each in turn.
     pub(super) fn pump(&mut self, out: &mut Outgoing) {
-        // Without lanes there is no window either.
+        // Nothing can leave without a lane, and the first window comes with the first lane.
         let Some(window) = self.first_window.filter(|_| !out.is_empty()) else {
             return;
         };

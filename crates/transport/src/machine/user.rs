@@ -1,4 +1,4 @@
-//! What a link's machine asks of its user, and what it reports.
+//! The interface between a link's machine and its user: what the machine asks for, and what it reports.
 
 use super::buffer::ReceiveBuffer;
 use super::frame::{Description, Remote};
@@ -6,43 +6,45 @@ use crate::payload::Payload;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// The number of a flow, in one direction. A link never gives one twice to the flows that it sends; a peer that restarts may.
+/// The number of a flow, in one direction. A link numbers its sent flows from 1 and uses no number twice; a peer that restarts begins at 1.
 pub type FlowId = u64;
 
 /// The user's answer to a request for a receive buffer.
 pub enum BufferReply {
-    /// Memory for all its bytes.
+    /// Memory of exactly the message's length. Any other length counts as [`BufferReply::Refused`].
     Buffer(Box<dyn ReceiveBuffer>),
-    /// None now; [`super::LinkMachine::buffer_free`] or the next tick asks again.
+    /// No memory for now; [`super::LinkMachine::buffer_free`] or the next tick asks again.
     Full,
-    /// Never: it is not wanted, or is here by another route. Its bytes do not cross, and in its turn it is [`Turn::Missed`].
+    /// The user does not want the message, for example because it has it by another route. A large message's bytes are not sent. In
+    /// its turn the user gets [`FlowReceiver::missed`].
     Refused,
 }
 
-/// Where a link's messages arrive. Except for [`FlowReceiver::buffer`], it is called as [`crate::LinkUser`] is, one at a time with its events; but
-/// whichever thread read a small message delivers it.
+/// Receives a link's messages. The runtime calls it as it calls [`crate::LinkUser`]: one call at a time, in order with the link's
+/// events. Exceptions: any thread calls [`FlowReceiver::buffer`] and [`FlowReceiver::rest`], and the thread that read a small message
+/// whose turn it is delivers it.
 pub trait FlowReceiver: Send + Sync + 'static {
-    /// Memory for a message: of a large one when it is requested, with the link locked; of a small one in its turn. It is quick
-    /// and does not call the link.
+    /// Provides memory for a message: for a large one when its sender requests it, with the link locked; for a small one in its turn.
+    /// It must be quick and must not call the link.
     fn buffer(&self, flow: FlowId, sequence: u64, description: &[u8], bytes: u64) -> BufferReply;
 
-    /// A flow begins, as its sender describes it, in its turn with the events. A user that is not ready for it is asked again, at each tick and after
-    /// [`crate::LinkRuntime::buffer_free`]; until it is, nothing of the flow is delivered, and no buffer is asked for.
+    /// A flow begins; `description` is its sender's. After [`OpenReply::Waits`] the link asks again at each tick and after
+    /// [`crate::LinkRuntime::buffer_free`]. Until the user accepts the flow, the link delivers nothing of it and asks for no buffers.
     fn opened(&self, flow: FlowId, description: &Description) -> OpenReply {
         let _ = (flow, description);
         OpenReply::Accepted
     }
 
-    /// These messages of a flow never arrive, or this end refused them.
+    /// The messages from `first` to before `next` never arrive: their sender gave them up, or this end refused them.
     fn missed(&self, flow: FlowId, first: u64, next: u64) {
         let _ = (flow, first, next);
     }
 
-    /// What was read is delivered as far as it can be, and the thread that read it is about to wait for more. What a user puts off for
-    /// several messages, such as waking somebody, it does now.
+    /// A thread has delivered what it read, as far as possible, and is about to wait for more. The user now does the work that it put
+    /// off to do once for several messages, such as waking subscribers.
     fn rest(&self) {}
 
-    /// All of a flow is delivered, and nothing follows.
+    /// The flow has ended: all of it is delivered.
     fn closed(&self, flow: FlowId) {
         let _ = flow;
     }
@@ -51,39 +53,39 @@ pub trait FlowReceiver: Send + Sync + 'static {
 /// The user's answer to a flow that begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenReply {
-    /// Its messages are taken.
+    /// The user takes the flow's messages.
     Accepted,
-    /// Not yet.
+    /// The user is not ready for the flow; the link asks again.
     Waits,
-    /// Never: its sender learns why.
+    /// The user does not take the flow, for this reason, which its sender receives.
     Refused(Description),
-    /// No correct peer describes a flow so. The flow is refused, and the peer disconnected and counted.
+    /// No correct peer sends such a description. The link refuses the flow, disconnects the peer and counts that.
     Violation(&'static str),
 }
 
-/// The address of this memory, with so many bytes, for a peer that writes there itself (RDMA); none if it cannot. Called with the link
+/// Maps the address and length of memory to what a peer's card needs to write there (RDMA); `None` if it cannot. Called with the link
 /// locked.
 pub type RemoteOf = dyn Fn(u64, u64) -> Option<Remote> + Send + Sync;
 
-/// What a flow's receiver gets in its turn. One at a time for each flow.
+/// One step of a flow, which the user gets in order. Of each flow one step is out for delivery at a time.
 pub enum Turn {
     /// The flow begins.
     Opened {
-        /// Its first message.
+        /// The number of its first message.
         first: u64,
-        /// What its sender says of it.
+        /// What its sender sent in OPEN.
         description: Description,
     },
-    /// A small message that had to wait for its turn.
+    /// A small message that waited for its turn, or for the user to take it.
     Small {
         /// The message.
         sequence: u64,
-        /// The description, and then its bytes.
+        /// The description, then the message's bytes.
         bytes: Box<[u8]>,
         /// Bytes of the description.
         description_bytes: usize,
     },
-    /// A large message.
+    /// A large message, or a small one that is in its receive buffer and that the user could not take.
     Large {
         /// The message.
         sequence: u64,
@@ -92,29 +94,29 @@ pub enum Turn {
         /// Its bytes.
         buffer: Box<dyn ReceiveBuffer>,
     },
-    /// These messages never arrive.
+    /// These messages never arrive, or the user refused them.
     Missed {
         /// The first.
         first: u64,
         /// The number after the last.
         next: u64,
     },
-    /// Nothing follows.
+    /// The flow ends.
     Closed {
         /// The number after the last message.
         next: u64,
     },
 }
 
-/// What happened to a flow that is sent.
+/// An event of a flow that this end sends.
 pub enum FlowEvent {
-    /// The receiver has delivered (or skipped) a message.
+    /// The receiver has delivered or skipped a message.
     Acknowledged {
         /// The flow.
         flow: FlowId,
         /// The message.
         sequence: u64,
-        /// Its bytes, to be dropped; lanes may still read them, and hold them as long.
+        /// Its bytes, to be dropped. Lanes that still read them hold clones.
         payload: Arc<dyn Payload>,
     },
     /// The receiver's user has taken a flow's [`Turn::Opened`].
@@ -122,43 +124,43 @@ pub enum FlowEvent {
         /// The flow.
         flow: FlowId,
     },
-    /// The receiver takes nothing more of a flow. It is closed, and ends.
+    /// The receiver takes nothing more of a flow. The machine has closed it; [`FlowEvent::Ended`] follows.
     Refused {
         /// The flow.
         flow: FlowId,
-        /// Why, in words.
+        /// The receiver's reason, as text.
         why: Description,
         /// The messages that were not acknowledged, with their bytes.
         dropped: Vec<(u64, Arc<dyn Payload>)>,
     },
-    /// A closed flow has ended: the receiver has all of it.
+    /// A flow that was closed, cut or refused has ended: nothing of it follows. If it was closed, the receiver has all of it.
     Ended {
         /// The flow.
         flow: FlowId,
     },
 }
 
-/// What the machine reports. Its user carries it out after it has released the link's lock.
+/// What the machine asks its user to do, after the user has released the link's lock.
 pub enum LinkOutput {
-    /// Receiving: it is this one's turn. [`super::LinkMachine::delivered`] follows.
+    /// Deliver this step of a flow that arrives, then call [`super::LinkMachine::delivered`].
     Deliver {
         /// The flow.
         flow: FlowId,
         /// What to deliver.
         turn: Turn,
     },
-    /// Something happened to a flow that is sent.
+    /// Handle an event of a flow that this end sends.
     Flow(FlowEvent),
-    /// A violation that showed behind its frame: the peer is to be disconnected.
+    /// Disconnect the peer: one of its frames turned out to be a violation only after the machine had accepted it.
     Violation(ProtocolViolation),
-    /// A peer asks for more than it reads: this lane is to be closed.
+    /// Close this lane: too many frames wait for it, because the peer causes more answers than it reads.
     Stuck {
         /// The lane.
         lane: u32,
     },
 }
 
-/// A frame that no correct peer sends. The link is reset, the peer disconnected and counted.
+/// A frame that no correct peer sends. The link disconnects the peer and counts that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the peer's {frame} is not valid here: {what}")]
 pub struct ProtocolViolation {

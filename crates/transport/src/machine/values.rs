@@ -6,19 +6,19 @@ use std::sync::Arc;
 pub const HEADER_BYTES: usize = 8;
 /// The longest description of a message (its element type, shape, times, attachment, parts) or a flow.
 pub const DESCRIPTION_BYTES_MAX: usize = 12 << 10;
-/// Characters of words that say why.
+/// The most characters of a reason that is sent to the peer.
 const WORDS_MAX: usize = 256;
 /// Lanes of a link.
 pub const LANES_MAX: usize = 8;
 /// Bytes of a message in one chunk.
 pub const CHUNK_BYTES_MAX: u32 = 1 << 26;
-/// Bytes of a message that a [`Remote`] address leaves room for.
+/// A [`Remote`] address plus so many bytes does not overflow; no message is longer.
 const REMOTE_BYTES_MAX: u64 = 1 << 46;
 
 /// `Err`: what is wrong with a frame.
 pub(super) type Checked<T> = Result<T, &'static str>;
 
-/// What travels with a message, or a flow, beside its bytes. Clones share it.
+/// What travels with a message beside its bytes, or with OPEN for a flow. Clones share the memory.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Description(Option<Arc<[u8]>>);
 
@@ -34,13 +34,13 @@ impl Description {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Words for the peer, as many as it is worth to send.
+    /// A reason for the peer, cut to [`WORDS_MAX`] characters.
     pub(crate) fn of_words(words: &str) -> Self {
         let some: String = words.chars().take(WORDS_MAX).collect();
         Self::new(some.as_bytes()).expect("it was cut")
     }
 
-    /// The peer's words.
+    /// The peer's reason, with special characters escaped.
     pub(crate) fn words(&self) -> String {
         let words = String::from_utf8_lossy(self.as_slice());
         words.escape_debug().to_string()
@@ -53,8 +53,7 @@ impl std::fmt::Debug for Description {
     }
 }
 
-/// The lanes through which a receive buffer may be written: by their numbers, which no other lane of the
-/// link gets again.
+/// The lanes through which a receive buffer may be written, by their numbers. A link gives each number to one lane only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lanes {
     numbers: [u32; LANES_MAX],
@@ -62,7 +61,7 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// These lanes; `None` if they are none or more than [`LANES_MAX`], or not ascending.
+    /// These lanes; `None` if there are none or more than [`LANES_MAX`], or their numbers do not ascend.
     pub fn new(from: &[u32]) -> Option<Self> {
         let ascending = from.windows(2).all(|pair| pair[0] < pair[1]);
         let mut numbers = [0; LANES_MAX];
@@ -80,7 +79,7 @@ impl Lanes {
         self.as_slice().contains(&lane)
     }
 
-    /// Takes one out, if it is there. None may be left.
+    /// Removes a lane, if it is among them. The result may be empty.
     pub(super) fn remove(&mut self, lane: u32) {
         if let Some(at) = self.as_slice().iter().position(|of| *of == lane) {
             self.numbers.copy_within(at + 1.., at);
@@ -90,10 +89,10 @@ impl Lanes {
     }
 }
 
-/// NICs of a host through which a receive buffer may be written.
+/// The most network cards of a host through which a receive buffer may be written.
 pub const RAILS_MAX: usize = 4;
 
-/// The address of a receive buffer for a peer whose card writes there by itself (RDMA).
+/// Where a peer's card may write a receive buffer directly (RDMA): an address, and a key for each of this host's rails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
     pub(super) address: u64,
@@ -102,8 +101,7 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// At this address, with the key of each of the host's rails. `None` if there is none or more than
-    /// [`RAILS_MAX`], or the address leaves no room for a message.
+    /// `None` if there is no key or more than [`RAILS_MAX`], or the address is so high that a message could overflow it.
     pub fn new(address: u64, rkeys: &[u32]) -> Option<Self> {
         let room = address.checked_add(REMOTE_BYTES_MAX).is_some();
         let mut all = [0; RAILS_MAX];
@@ -116,7 +114,7 @@ impl Remote {
         })
     }
 
-    /// The address of a byte of the message, and the key of one of the host's rails; `None` if it has no such rail.
+    /// The address of a byte of the message, and the key of one of the host's rails; `None` if the host has no such rail.
     pub fn at(&self, offset: u64, rail: u8) -> Option<(u64, u32)> {
         let rkey = self.keys().get(usize::from(rail))?;
         Some((self.address.checked_add(offset)?, *rkey))
@@ -127,24 +125,23 @@ impl Remote {
     }
 }
 
-/// Whether a lane is to be an RDMA lane.
+/// Whether an end wants a lane to be an RDMA lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RdmaMode {
-    /// This end cannot, or is not to.
+    /// This end has no RDMA, or does not want it.
     #[default]
     No = 0,
-    /// If it can be; else it is a TCP lane.
+    /// An RDMA lane if possible, else a TCP lane.
     Prefer = 1,
-    /// Or there is to be no lane.
+    /// An RDMA lane or none.
     Require = 2,
 }
 
 /// Bytes of a link's key.
 pub const KEY_BYTES: usize = 32;
 
-/// A secret of a link's two ends, for one pair of incarnations: the end that opens a lane shows it. Both get it from the
-/// control plane.
+/// A secret of a link's two ends, for one pair of incarnations. Both get it from the control plane, and send it in HELLO.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LaneKey(pub [u8; KEY_BYTES]);
 

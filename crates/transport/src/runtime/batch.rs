@@ -1,4 +1,5 @@
-//! Frames that a lane writes together, and how much of them is written.
+//! A batch: frames that a lane writes together, and how much of them is written. A frame's *head* is its encoding, with the description of
+//! a small message; its payload follows.
 
 use crate::machine::frame::{Chunk, Frame, Remote};
 use crate::machine::QueuedFrame;
@@ -8,27 +9,27 @@ use std::convert::Infallible;
 use std::io::IoSlice;
 use std::sync::Arc;
 
-/// The most frames of a batch, which one call writes.
+/// The most frames of a batch.
 const BATCH_FRAMES: usize = 32;
-/// The heads and payloads of so many frames.
+/// Slices for the heads and payloads of a full batch.
 pub(crate) const BATCH_SLICES: usize = 2 * BATCH_FRAMES;
-/// Frames of a short batch.
+/// The most frames of a short batch.
 pub(crate) const FEW_FRAMES: usize = 4;
-/// A batch ends after so many bytes of payloads.
+/// A batch with so many bytes of payloads takes no further frame.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// A part of a message: from where, and to where.
+/// A part of a message: its payload, the first offset, and the offset after the last.
 pub(crate) type Bytes = (Arc<dyn Payload>, usize, usize);
 
 /// A frame of a batch.
 struct Item {
-    /// Where its head ends in the heads' bytes.
+    /// The end of its head in [`Batch::heads`].
     head_end: usize,
     queued: QueuedFrame,
 }
 
 impl Item {
-    /// The mark that can replace its head where its payload, which is a whole message, is written directly.
+    /// The mark that can replace its head if its payload is written directly: for a chunk that is a whole message.
     fn mark(&self) -> Option<u32> {
         match (&self.queued.frame, &self.queued.payload) {
             (Frame::Chunk(Chunk { grant, .. }), Some((of, 0, to))) if *to == of.bytes() => {
@@ -39,25 +40,30 @@ impl Item {
     }
 }
 
-/// What goes next through a lane that can write into the peer's memory.
+/// What a lane that can write the peer's memory posts next. `D`: how it writes a payload directly.
 pub(crate) enum Piece<'a, D> {
-    /// Frames and payloads in their order, the last of which may be cut: how many slices, and how many bytes.
+    /// Heads and payloads in their order: the count of slices and of bytes. The last payload may be cut.
     Stream(usize, usize),
-    /// A frame whose payload goes directly: the rest of its head, how it goes, the bytes of both, and a mark that may go instead of the head.
+    /// A frame whose payload is written directly: the rest of its head, how to write it, the bytes of head and payload, and a mark that may
+    /// replace the head.
     Direct(&'a [u8], D, usize, Option<u32>),
 }
 
-/// Frames that are written together, and how much of them is written.
+/// Frames that a lane writes together, and how much of them is written.
 #[derive(Default)]
 pub(crate) struct Batch {
+    /// The heads of all frames, one after the other.
     heads: Vec<u8>,
     items: Vec<Item>,
+    /// Bytes of all heads and payloads.
     bytes: usize,
     payload_bytes: usize,
+    /// How many of `bytes` are written.
     done: usize,
 }
 
 impl Batch {
+    /// Whether nothing is left to write.
     pub(crate) fn is_empty(&self) -> bool {
         self.done == self.bytes
     }
@@ -70,16 +76,16 @@ impl Batch {
         self.items.len() < BATCH_FRAMES && self.payload_bytes < BATCH_BYTES
     }
 
-    /// The unwritten rest, for a lane that may stop at any byte. Returns how many slices it filled.
+    /// Fills the slices with the unwritten rest, for a lane that may write any part of it. Returns how many it filled.
     pub(crate) fn slices<'a>(&'a self, into: &mut [IoSlice<'a>; BATCH_SLICES]) -> usize {
         match self.piece(usize::MAX, into, |_, _| None::<Infallible>) {
             Piece::Stream(count, _) => count,
-            Piece::Direct(_, way, ..) => match way {},
+            Piece::Direct(_, never, ..) => match never {},
         }
     }
 
-    /// The next piece of a batch that is not empty: frames of at most `most` bytes, of which the last payload may be cut but no head; or
-    /// one frame whose payload goes directly, as `direct` says.
+    /// The next piece of a batch that is not empty: heads and payloads of at most `most` bytes together, of which only the last payload may
+    /// be cut; or one frame whose payload `direct` can write directly.
     pub(crate) fn piece<'a, D>(
         &'a self,
         most: usize,
@@ -99,11 +105,11 @@ impl Batch {
                     .payload
                     .as_ref()
                     .zip(item.queued.remote.as_ref());
-                let way = both.and_then(|(payload, remote)| direct(payload, remote));
-                match way {
-                    Some(way) if count == 0 => {
+                let writes = both.and_then(|(payload, remote)| direct(payload, remote));
+                match writes {
+                    Some(writes) if count == 0 => {
                         let bytes = head.len() + item.queued.bytes();
-                        return Piece::Direct(head, way, bytes, item.mark());
+                        return Piece::Direct(head, writes, bytes, item.mark());
                     }
                     None if bytes + head.len() <= most => {}
                     _ => break,
@@ -126,7 +132,7 @@ impl Batch {
         Piece::Stream(count, bytes)
     }
 
-    /// Payloads that are written to their last byte.
+    /// How many payloads are written to their last byte.
     pub(crate) fn payloads_done(&self) -> usize {
         let is_done = |(start, head, item): &(usize, &[u8], &Item)| {
             item.queued.payload.is_some() && start + head.len() + item.queued.bytes() <= self.done
@@ -134,7 +140,7 @@ impl Batch {
         self.frames().filter(is_done).count()
     }
 
-    /// Each frame: where it begins in what is written, its head, its payload.
+    /// Each frame: the offset of its head in the batch's bytes, the head, and the item.
     fn frames(&self) -> impl Iterator<Item = (usize, &[u8], &Item)> {
         let (mut start, mut head_start) = (0, 0);
         self.items.iter().map(move |item| {
@@ -198,7 +204,8 @@ mod tests {
         slices.iter().flat_map(|slice| slice.to_vec()).collect()
     }
 
-    /// Pieces of at most `most` bytes; with which of the payloads go directly.
+    /// Writes a batch in pieces of at most `most` bytes. `may`: payloads with an address go directly; such a piece comes with its
+    /// payload's offset.
     fn pieces(batch: &mut Batch, most: usize, may: bool) -> Vec<(Vec<u8>, Option<u64>)> {
         let mut all = Vec::new();
         while !batch.is_empty() {

@@ -1,4 +1,4 @@
-//! What a link is made with, what it reports of itself, and to whom.
+//! A link's configuration, its reports, and the user who gets its events.
 
 use super::lane::LaneStatus;
 use super::LinkRuntime;
@@ -9,24 +9,24 @@ use rgaps_verbs::ChannelCounts;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What a link may use, and how patient it is.
+/// The limits and times of a link.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkConfig {
-    /// Lanes that this end opens, if it is the one that dials.
+    /// How many lanes this end opens, if it is the one that dials.
     pub lanes: usize,
-    /// Both ends of the link.
+    /// The limits of the link's machine.
     pub limits: LinkLimits,
-    /// A lane writes something at least so often.
+    /// A lane writes at least one frame in this time.
     pub beat_ms: u64,
-    /// A lane that is quiet for so long is closed.
+    /// A lane on which nothing was received for so long is closed.
     pub quiet_ms: u64,
     /// The shortest and the longest wait between attempts to open a lane.
     pub backoff_ms: (u64, u64),
     /// A lane's reading thread polls for so long before it sleeps.
     pub spin: Duration,
-    /// Whether lanes are to be RDMA lanes, where the endpoint has RDMA.
+    /// Whether lanes are to be RDMA lanes.
     pub rdma: RdmaMode,
-    /// After an RDMA lane broke, or could not be opened, lanes are TCP for so long. Then RDMA lanes replace them.
+    /// After an RDMA lane broke or could not be opened, new lanes are TCP lanes for so long. Then RDMA lanes replace them.
     pub rdma_again_ms: u64,
 }
 
@@ -45,14 +45,14 @@ impl Default for LinkConfig {
     }
 }
 
-/// What the control plane knows of the other end.
+/// What the control plane knows of a link's peer.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Its incarnation; 0 if any will do.
+    /// Its incarnation; 0 accepts any.
     pub incarnation: u64,
     /// The key of this pair of incarnations.
     pub key: LaneKey,
-    /// Where it listens, if this end opens the lanes (one of the two has to); else empty.
+    /// The addresses at which it listens, if this end opens the lanes; empty if the peer does.
     pub dial: Vec<SocketAddr>,
 }
 
@@ -61,9 +61,9 @@ pub struct Peer {
 pub struct LinkStatus {
     /// The lanes that are open.
     pub lanes: Vec<LaneStatus>,
-    /// Bytes of messages that are not acknowledged.
+    /// Bytes of sent messages that are not acknowledged.
     pub retained_bytes: u64,
-    /// Large messages that have arrived in part or whole and are not delivered.
+    /// Large messages that the peer has requested and that are not delivered.
     pub arriving: usize,
     /// Why the last lane ended, or could not be opened.
     pub error: Option<String>,
@@ -71,16 +71,16 @@ pub struct LinkStatus {
     pub counts: LinkCounts,
 }
 
-/// How often something happened on a link.
+/// Counters of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounts {
     /// Bytes that lanes wrote, frames included.
     pub wire_bytes_out: u64,
-    /// Bytes that they read.
+    /// Bytes that lanes read, frames included.
     pub wire_bytes_in: u64,
-    /// Messages that may have left on a lane that was lost, and were sent again.
+    /// Messages that were resent because a lost lane may have taken them.
     pub resent: u64,
-    /// Messages of the peer that arrived again, and were dropped.
+    /// Small messages that arrived more than once.
     pub duplicates: u64,
     /// Lanes that were opened.
     pub lanes_opened: u64,
@@ -90,13 +90,13 @@ pub struct LinkCounts {
     pub disconnected: u64,
     /// RDMA lanes that were opened.
     pub rdma_opened: u64,
-    /// How often RDMA broke, or was not possible.
+    /// How often an RDMA lane broke or could not be opened.
     pub rdma_failed: u64,
-    /// What the channels of RDMA lanes counted: frames are bytes that were copied through rings.
+    /// The sums of the RDMA lanes' channel counters. Their frames are the bytes that were copied through rings.
     pub channels: ChannelCounts,
-    /// Bytes that the peer's cards wrote into receive buffers by themselves.
+    /// Bytes that the peer's cards wrote directly into receive buffers.
     pub direct_bytes_in: u64,
-    /// Lanes that ended, in the order of [`LaneEnd::ALL`].
+    /// Lanes that ended, by reason, in the order of [`LaneEnd::ALL`].
     pub ends: [u64; LaneEnd::ALL.len()],
 }
 
@@ -109,44 +109,45 @@ impl LinkCounts {
     }
 }
 
-/// Who learns what happens on a link: one event at a time, in order. The link is not locked and may be called. It does not block.
+/// Gets the events of a link: one at a time, in order. The link is not locked during a call, so the user may call it. The user must not
+/// block.
 pub trait LinkUser: Send + Sync + 'static {
-    /// Something happened to a flow that is sent.
+    /// An event of a flow that this end sends.
     fn flow_event(&self, event: FlowEvent, link: &LinkRuntime) {
         let _ = (event, link);
     }
 
-    /// Something happened to the link.
+    /// An event of the link.
     fn event(&self, event: LinkEvent, link: &LinkRuntime) {
         let _ = (event, link);
     }
 }
 
-/// What happened on a link.
+/// An event of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
-    /// There is a lane, where there was none.
+    /// The link has its first lane.
     Up,
-    /// There is no lane any more; both ends keep what is not acknowledged and go on when there is one again.
+    /// The link has lost its last lane. Both ends keep the messages that are not acknowledged, and continue with the next lane.
     Down {
-        /// Why the last one ended.
+        /// Why the last lane ended.
         why: String,
     },
-    /// A lane ended; others may go on.
+    /// A lane ended. Others may be left.
     LaneEnded {
-        /// Its number.
+        /// The lane's number.
         lane: u32,
-        /// Why.
+        /// The kind of reason.
         end: LaneEnd,
-        /// In words: for RDMA with the status of the work that failed.
+        /// The reason as text; for RDMA with the status of the work that failed.
         why: String,
     },
-    /// The peer is another incarnation (or the pair has another key). All flows that arrived are over. The user
+    /// The peer has another incarnation, machine or key. All flows that arrived have ended. The user
     /// [reopens](crate::machine::LinkMachine::reopen) the flows that it sends.
     Restarted,
     /// The peer refused a lane, or this end refused one.
     LaneRefused {
-        /// Why, with what both sides have.
+        /// The reason, with the value of each end.
         why: String,
     },
 }

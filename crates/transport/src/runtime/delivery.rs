@@ -1,19 +1,20 @@
-//! What a link does without its lock: it delivers messages to its user, and tells the user what happened.
+//! Calls of a link's user, which run without the link's lock: deliveries and events.
 
 use super::{LinkEvent, LinkRuntime};
 use crate::machine::frame::Description;
 use crate::machine::{BufferReply, FlowId, LinkOutput, OpenReply, ReceiveBuffer, Turn};
 
-/// One thing to do.
+/// One call to make.
 pub(super) enum Task {
     Output(LinkOutput),
     Event(LinkEvent),
 }
 
-/// What the machine is told then.
+/// The arguments of [`LinkMachine::delivered`](crate::machine::LinkMachine::delivered) after a delivery.
 pub(super) type Delivered = (FlowId, Result<(), Turn>);
 
 impl Task {
+    /// Performs the task; after a delivery, returns its outcome for the machine.
     pub(super) fn perform(self, link: &LinkRuntime) -> Option<Delivered> {
         match self {
             Self::Event(event) => link.user.event(event, link),
@@ -26,7 +27,7 @@ impl Task {
             }
             Self::Output(LinkOutput::Stuck { lane }) => {
                 if let Some(lane) = link.lock().lanes.get(&lane) {
-                    lane.close("the peer asks and does not read");
+                    lane.close("the peer does not read the answers that it causes");
                 }
             }
         }
@@ -34,7 +35,7 @@ impl Task {
     }
 }
 
-/// Delivers what has its turn; `Err`: the user cannot take it now.
+/// Delivers a turn. `Err`: the user cannot take it now.
 fn deliver(link: &LinkRuntime, flow: FlowId, turn: Turn) -> Result<(), Turn> {
     match turn {
         Turn::Opened {
@@ -68,7 +69,7 @@ fn deliver(link: &LinkRuntime, flow: FlowId, turn: Turn) -> Result<(), Turn> {
     Ok(())
 }
 
-/// Asks the user for a flow that begins; false: it is not ready for it.
+/// Asks the user whether it accepts a flow that begins. False if the user is not ready for it.
 fn open(link: &LinkRuntime, flow: FlowId, description: &Description) -> bool {
     let refuse = |why: Description| link.change(|change| change.refuse(flow, why));
     match link.receiver.opened(flow, description) {
@@ -85,8 +86,8 @@ fn open(link: &LinkRuntime, flow: FlowId, description: &Description) -> bool {
     true
 }
 
-/// Delivers a small message, whose description and bytes these are. `Err`: it cannot be delivered now; it is in its receive buffer,
-/// or a copy, since there is none.
+/// Copies a small message into a receive buffer of the user's and delivers it. `Err`: the user cannot take it now. The turn then has
+/// the receive buffer, or a copy of the bytes if the user had no buffer.
 pub(super) fn deliver_small(
     link: &LinkRuntime,
     flow: FlowId,
@@ -118,7 +119,7 @@ pub(super) fn deliver_small(
     })
 }
 
-/// A buffer with these bytes; `None` if it has another length.
+/// Fills a buffer with these bytes; `None` if the buffer has another length.
 fn fill(mut buffer: Box<dyn ReceiveBuffer>, bytes: &[u8]) -> Option<Box<dyn ReceiveBuffer>> {
     if let Some(memory) = buffer.prefix_memory() {
         return memory.fill(bytes).then_some(buffer);

@@ -1,4 +1,4 @@
-//! Where a daemon's links begin: a listener, the keys of the links that are expected, and the clock's thread.
+//! A daemon's end of all its links: a listener for lanes, the keys of the links that it expects, and the clock's thread.
 
 use super::handshake::{accept_hello, dial_hello, refuse, HelloError, HELLO_LIMIT};
 use super::{LinkConfig, LinkRuntime, LinkUser, Peer};
@@ -16,48 +16,48 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use thiserror::Error;
 
-/// How often links tick.
+/// The time between ticks of links.
 const TICK: Duration = Duration::from_millis(10);
-/// The same after [`IDLE_TICKS`] ticks for which nothing waited. What waits then has the next tick come soon again.
+/// The time between ticks after [`IDLE_TICKS`] ticks for which nothing waited. [`Shared::hurry`] ends that state.
 const TICK_IDLE: Duration = Duration::from_millis(100);
 const IDLE_TICKS: u32 = 50;
 
-/// A daemon's end of all its links.
+/// The configuration of an [`Endpoint`].
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
-    /// The daemon's incarnation, which none before had; not 0.
+    /// The daemon's incarnation: a number that no earlier one had; not 0.
     pub incarnation: u64,
-    /// The realm, as a number that all derive from its name.
+    /// The realm, as a number that all its daemons derive from its name.
     pub realm: u64,
-    /// Where lanes are accepted; none if this daemon only dials.
+    /// The address at which it accepts lanes; `None` if this daemon only dials.
     pub listen: Option<SocketAddr>,
-    /// What lanes may be.
+    /// Whether lanes have to be encrypted, and with which certificates.
     pub security: Security,
-    /// For lanes over RDMA; none if there are to be none.
+    /// What RDMA lanes need; `None` for no RDMA.
     pub rdma: Option<Rdma>,
 }
 
-/// Why there is no endpoint or no link.
+/// Why making an endpoint or a link failed.
 #[derive(Debug, Error)]
 pub enum EndpointError {
-    /// It cannot listen there.
+    /// The endpoint cannot listen at its address.
     #[error(
         "cannot accept lanes at {address}: {error}; {}",
         advice(error, address)
     )]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// It has no incarnation.
+    /// The incarnation is 0.
     #[error("an incarnation must not be 0")]
     Incarnation,
-    /// No thread.
+    /// A thread did not start.
     #[error("starting a thread failed: {0}")]
     Thread(io::Error),
-    /// What RDMA needs.
+    /// The RDMA configuration is not valid.
     #[error(transparent)]
     Rdma(#[from] RdmaError),
     /// Another link has this key.
@@ -79,19 +79,19 @@ fn advice(error: &io::Error, address: &SocketAddr) -> String {
     }
 }
 
-/// What an endpoint and its links share.
+/// The state that an endpoint and its links share.
 pub(crate) struct Shared {
     pub(crate) config: EndpointConfig,
-    /// Memory that the rails know.
+    /// Memory that is registered with the rails.
     pub(crate) registered: Arc<RegistrationTable>,
     links: Mutex<HashMap<LaneKey, Weak<LinkRuntime>>>,
     /// The number of the last machine of a link.
     machines: AtomicU64,
-    /// Connections that were refused in the handshake, and why the last one was.
+    /// How many connections were refused in the handshake, and why the last one was, until somebody takes the reason.
     refused: Mutex<(u64, Option<String>)>,
     handshakes: Handshakes,
     closing: Mutex<bool>,
-    /// The clock's ticks are far apart. Cleared, and with [`Shared::clock`], they are soon again.
+    /// The clock ticks slowly. Clearing this and notifying `clock` brings the next tick soon.
     slow: AtomicBool,
     clock: Condvar,
 }
@@ -111,10 +111,10 @@ impl Shared {
         links.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Something waits for a tick of the clock.
+    /// A link waits for a tick: the clock ticks fast again.
     pub(crate) fn hurry(&self) {
         if self.slow.load(SeqCst) && self.slow.swap(false, SeqCst) {
-            // With the lock, the clock's thread has not looked yet or waits already.
+            // Taking the lock once ensures that the clock's thread either has not checked `slow` yet or waits already.
             drop(self.closing.lock());
             self.clock.notify_all();
         }
@@ -132,7 +132,8 @@ impl Shared {
         *self.closing.lock().expect("nobody panics with it")
     }
 
-    /// The connection of a lane, as security demands: to the peer of this name, or from a peer that says later who it is.
+    /// Makes a lane's connection from a TCP connection, encrypted if the configuration demands that. `dials`: the name of the peer if
+    /// this end opened it; `None` if the peer did, which names itself later.
     fn connection(&self, tcp: TcpStream, dials: Option<&str>) -> Result<Connection, HelloError> {
         let mut connection = Connection::plain(tcp)?;
         match &self.config.security {
@@ -146,6 +147,7 @@ impl Shared {
         Ok(connection)
     }
 
+    /// Handles a connection that a peer opened: finds the link by the key in HELLO.
     fn accept(&self, tcp: TcpStream) -> Result<(), HelloError> {
         let connection = self.connection(tcp, None)?;
         let other = accept_hello(&connection, self.config.incarnation, self.config.realm)?;
@@ -155,6 +157,7 @@ impl Shared {
         }
     }
 
+    /// Opens one lane of a link.
     fn dial(
         &self,
         link: &Arc<LinkRuntime>,
@@ -168,7 +171,7 @@ impl Shared {
     }
 }
 
-/// A daemon's end of all its links. Dropped, it accepts no lanes, and its links are closed.
+/// A daemon's end of all its links. Dropping it ends the listener and closes all its links.
 pub struct Endpoint {
     shared: Arc<Shared>,
     listener: Option<Arc<TcpListener>>,
@@ -176,7 +179,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Listens, if it is to, and starts the clock.
+    /// Starts the listener, if the configuration has an address for it, and the clock.
     pub fn new(config: EndpointConfig) -> Result<Self, EndpointError> {
         if config.incarnation == 0 {
             return Err(EndpointError::Incarnation);
@@ -213,17 +216,17 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// Where lanes are accepted.
+    /// The address at which the endpoint accepts lanes.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.listener.as_ref()?.local_addr().ok()
     }
 
-    /// Connections that were refused in the handshake so far.
+    /// How many connections were refused in the handshake so far.
     pub fn refused(&self) -> u64 {
         self.shared.lock_refused().0
     }
 
-    /// What registers memory with the rails.
+    /// Returns a handle that registers memory with the rails.
     pub fn registrar(&self) -> Registrar {
         Registrar {
             rdma: self.shared.config.rdma.clone(),
@@ -231,12 +234,12 @@ impl Endpoint {
         }
     }
 
-    /// Why a lane was refused last, once.
+    /// Takes the reason why the last lane was refused. Each reason is returned once.
     pub fn take_refusal(&self) -> Option<String> {
         self.shared.lock_refused().1.take()
     }
 
-    /// A link to a peer of this name (with TLS its certificate's). It has lanes as soon as the peer has its end of it.
+    /// Makes a link to the peer of this name (with TLS, the name in its certificate). It gets lanes as soon as the peer has made its end.
     pub fn link(
         &self,
         name: &str,
@@ -265,7 +268,7 @@ impl Drop for Endpoint {
         *self.shared.closing.lock().expect("nobody panics with it") = true;
         self.shared.clock.notify_all();
         if let Some(listener) = &self.listener {
-            // Ends the call that waits in accept.
+            // Ends the listener's wait in `accept`.
             let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
         }
         for thread in self.threads.drain(..) {
@@ -288,7 +291,7 @@ pub(super) fn spawn(
 fn accept_all(shared: &Arc<Shared>, listener: &TcpListener) {
     while !shared.is_closing() {
         let Ok((tcp, _)) = listener.accept() else {
-            // Without descriptors it would be asked again at once.
+            // When the process is out of file descriptors, `accept` fails again at once.
             std::thread::sleep(Duration::from_millis(1));
             continue;
         };
@@ -297,7 +300,7 @@ fn accept_all(shared: &Arc<Shared>, listener: &TcpListener) {
             continue;
         };
         let accepting = Arc::clone(shared);
-        // Without a thread, the connection and its handshake end here.
+        // If no thread starts, the closure is dropped, which closes the connection.
         let _ = spawn("lane-hello", move || {
             let from = tcp.peer_addr();
             match accepting.accept(tcp) {
@@ -312,6 +315,7 @@ fn accept_all(shared: &Arc<Shared>, listener: &TcpListener) {
     }
 }
 
+/// The clock's thread: ticks all links until the endpoint closes.
 fn tick_all(shared: &Shared) {
     let mut quiet = 0;
     loop {
@@ -327,7 +331,7 @@ fn tick_all(shared: &Shared) {
             quiet = 0;
             continue;
         }
-        // Before the links are looked at: what waits for a tick afterwards says so.
+        // Set before the links tick: a link that needs a tick after its own turn calls `hurry`, which clears this.
         shared.slow.store(quiet + 1 >= IDLE_TICKS, SeqCst);
         let mut awaited = false;
         for link in shared.all() {
@@ -341,6 +345,7 @@ fn tick_all(shared: &Shared) {
     }
 }
 
+/// A link's thread that opens lanes: takes the peer's addresses in turn after each failure.
 fn dial_all(link: &Arc<LinkRuntime>) {
     let mut attempt = 0;
     while let Some((hello, addresses)) = link.next_dial() {
@@ -352,6 +357,7 @@ fn dial_all(link: &Arc<LinkRuntime>) {
     }
 }
 
+/// Closes the link when the user drops its last [`Link`]; lanes' threads hold the runtime itself.
 struct Handle(Arc<LinkRuntime>);
 
 impl Drop for Handle {
@@ -362,13 +368,13 @@ impl Drop for Handle {
     }
 }
 
-/// A link to one peer, in both directions. The last clone closes it.
+/// A link to one peer, in both directions. Dropping the last clone closes it.
 #[derive(Clone)]
 pub struct Link(Arc<Handle>);
 
 impl Link {
-    /// The peer is another incarnation, or the pair has another key: lanes are closed, and [`super::LinkEvent::Restarted`] follows.
-    /// Or the peer has other addresses.
+    /// Replaces what the control plane knows of the peer. With another incarnation or key, all lanes are closed, and
+    /// [`super::LinkEvent::Restarted`] follows; other addresses alone take effect with the next lane.
     pub fn set_peer(&self, peer: Peer) -> Result<(), EndpointError> {
         let link = &self.0 .0;
         let mut links = link.shared.lock_links();

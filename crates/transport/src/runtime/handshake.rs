@@ -1,4 +1,4 @@
-//! The handshake of a lane: HELLO in both directions, with version, realm, incarnations and the link's key. Nothing else is read
+//! The handshake of a lane: HELLO in both directions, with version, realm, incarnations and the link's key. An end reads no other frame
 //! before they match.
 
 use super::reset;
@@ -12,25 +12,25 @@ use std::io;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// The lane number in the hello of the end that dials. The end that accepts numbers lanes: a number that a stranger
-/// may choose would leave none for the lanes after it.
+/// The lane number in the HELLO of the end that dials. The end that accepts assigns the numbers, which ascend: a stranger that could
+/// choose the highest number would leave none for later lanes.
 pub(crate) const UNNUMBERED: u32 = 0;
 
-/// A handshake takes no longer.
+/// The time limit of each step of a handshake: connecting, encrypting, reading a frame.
 pub(crate) const HELLO_LIMIT: Duration = Duration::from_secs(2);
 
-/// Why there is no lane.
+/// Why a handshake opened no lane.
 #[derive(Debug, Error)]
 pub(crate) enum HelloError {
     #[error("the connection failed during the handshake: {0}")]
     Io(#[from] io::Error),
-    /// The peer's bytes are no frame, or one of another version.
+    /// The peer's bytes are no frame, or a frame of another version.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// The peer began with another frame, or broke the handshake's order.
+    /// The peer sent a frame that does not belong at this step of the handshake.
     #[error("the peer's first frame is not a hello")]
     NoHello,
-    /// One of the two ends does not take the other one.
+    /// One end refused the other.
     #[error("{0}")]
     Refused(String),
 }
@@ -41,7 +41,7 @@ pub(crate) fn write_frame(connection: &Connection, frame: &Frame) -> io::Result<
     connection.write_all(&bytes)
 }
 
-/// Reads one frame and nothing behind it.
+/// Reads one frame and no byte behind it.
 pub(crate) fn read_frame(connection: &Connection, limit: Duration) -> Result<Frame, HelloError> {
     let started = Instant::now();
     let mut bytes = [0; FRAME_BYTES_MAX];
@@ -65,12 +65,12 @@ pub(crate) fn read_frame(connection: &Connection, limit: Duration) -> Result<Fra
     }
 }
 
-/// A number whose digits mean nothing.
+/// Writes an identifying number for a text.
 pub(crate) fn hex(number: u64) -> String {
     format!("{number:#x}")
 }
 
-/// Refuses a peer, which learns why: this end expects one thing, and not what the peer has.
+/// Refuses a peer and sends it the reason: which value this end expects, and which the peer has.
 pub(crate) fn refuse(
     connection: &Connection,
     what: &str,
@@ -78,7 +78,7 @@ pub(crate) fn refuse(
     other: impl Display,
 ) -> HelloError {
     let why = format!("{what}: expected {expected}, not {other}");
-    // If it has left, it needs no reason.
+    // A peer that has closed the connection needs no reason.
     let _ = write_frame(connection, &reset(&why));
     HelloError::Refused(format!(
         "the lane of {} was refused: {why}",
@@ -86,7 +86,7 @@ pub(crate) fn refuse(
     ))
 }
 
-/// The end that opened the connection begins.
+/// The handshake of the end that opened the connection: sends HELLO, then checks the peer's.
 pub(crate) fn dial_hello(connection: &Connection, own: &Hello) -> Result<Hello, HelloError> {
     connection.set_limit(Some(HELLO_LIMIT))?;
     write_frame(connection, &own.clone().into())?;
@@ -113,7 +113,7 @@ pub(crate) fn dial_hello(connection: &Connection, own: &Hello) -> Result<Hello, 
     Ok(other)
 }
 
-/// The other end reads that. Its own HELLO follows when it has found the link.
+/// The handshake of the other end: reads and checks HELLO. The caller finds the link and answers with its own HELLO.
 pub(crate) fn accept_hello(
     connection: &Connection,
     node: u64,
@@ -124,7 +124,7 @@ pub(crate) fn accept_hello(
         Ok(_) => return Err(HelloError::NoHello),
         Err(error) => {
             if let HelloError::Decode(DecodeError::Version(other)) = error {
-                // The header is the same in all versions, so the peer learns this one.
+                // All versions have the same header, so the peer can read this end's version from the answer.
                 refuse(connection, "version", WIRE_VERSION, other);
             }
             return Err(error);
@@ -151,7 +151,7 @@ pub(crate) fn rdma_in_words(mode: RdmaMode) -> &'static str {
     }
 }
 
-/// What follows from both ends' modes: whether they are to agree on a channel, or why there can be no lane.
+/// Whether both ends want RDMA, and so set up a channel. `Err`: the peer's mode, if one end requires what the other does not want.
 pub(crate) fn rdma_of_both(own: RdmaMode, other: RdmaMode) -> Result<bool, &'static str> {
     match (own, other) {
         (RdmaMode::No, RdmaMode::Require) | (RdmaMode::Require, RdmaMode::No) => {

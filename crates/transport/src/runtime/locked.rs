@@ -1,4 +1,4 @@
-//! What a link's lock guards.
+//! The state of a link that its lock guards.
 
 use super::config::{LinkCounts, LinkEvent, Peer};
 use super::delivery::Task;
@@ -11,40 +11,44 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// What the link's lock guards.
+/// The state of a link that its lock guards.
 pub(super) struct LockedLink {
     pub(super) machine: LinkMachine,
-    /// The number that HELLO names: no other link of this endpoint has it, and after a restart the link has another.
+    /// The number that HELLO names, unique in this endpoint. A restart changes it.
     pub(super) machine_id: u64,
-    /// What is to be done without the lock, before the machine's outputs.
+    /// Tasks to perform without the lock, before the machine's outputs.
     pub(super) tasks: VecDeque<Task>,
-    /// A thread carries out tasks and outputs.
+    /// A thread is performing tasks and outputs.
     pub(super) is_settling: bool,
     pub(super) lanes: BTreeMap<u32, Arc<dyn Lane>>,
     pub(super) peer: Peer,
-    /// The incarnation that the lanes belong to, and which of its machines.
+    /// The peer's incarnation and the number of its machine, to which the lanes belong; `None` if it had no lane yet.
     pub(super) seen: Option<(u64, u64)>,
-    /// All lanes are to end first, then the machine restarts.
+    /// The machine restarts as soon as all lanes have ended.
     pub(super) is_restarting: bool,
     pub(super) is_closing: bool,
     /// The number of the last lane that was opened with the peer in `seen`.
     pub(super) last_lane: u32,
+    /// Failed attempts to open a lane in a row: they lengthen the wait before the next.
     pub(super) failures: u32,
+    /// When this end last began to open a lane.
     pub(super) dialled_ms: u64,
+    /// Until then the peer gets no lane, because it violated the protocol.
     pub(super) penalty_until_ms: u64,
-    /// RDMA is not tried before this time, and why: it broke, or was not possible.
+    /// RDMA is not tried before this time; `rdma_why`: because it broke or was not possible.
     pub(super) rdma_after_ms: u64,
     pub(super) rdma_why: Option<String>,
-    /// The peer's HELLO said that it has RDMA.
+    /// The peer's last HELLO did not say [`RdmaMode::No`](crate::machine::frame::RdmaMode::No).
     pub(super) peer_has_rdma: bool,
+    /// Why the last lane ended or could not be opened.
     pub(super) error: Option<String>,
     pub(super) threads: Vec<JoinHandle<()>>,
-    /// Of lanes that ended, and what is counted here.
+    /// The sums over ended lanes, and the link's own counts.
     pub(super) counts: LinkCounts,
 }
 
 impl LockedLink {
-    /// Behind all that happened before.
+    /// Queues an event for the user, after the outputs that the machine has so far.
     pub(super) fn event(&mut self, event: LinkEvent) {
         while let Some(output) = self.machine.output() {
             self.tasks.push_back(Task::Output(output));
@@ -76,12 +80,13 @@ impl LockedLink {
         lane.broke().unwrap_or(LaneEnd::Connection)
     }
 
-    /// Whether a HELLO is of another incarnation or machine than the lanes.
+    /// Whether a HELLO is from another incarnation or machine than the lanes.
     pub(super) fn is_other(&self, other: &Hello) -> bool {
         self.seen
             .is_some_and(|seen| seen != (other.node, other.machine))
     }
 
+    /// Closes all lanes; the machine restarts when they have ended.
     pub(super) fn begin_restart(&mut self) {
         self.is_restarting = true;
         self.seen = None;
@@ -90,15 +95,16 @@ impl LockedLink {
         }
     }
 
-    /// Restarts the machine, once nobody uses what it has of the former peer; that is to be dropped without the lock.
+    /// Restarts the machine, if a restart has begun, all lanes have ended and nothing is out for delivery. Returns what the machine had of
+    /// the old peer, to be dropped without the lock.
     pub(super) fn restart(&mut self, machine_id: impl FnOnce() -> u64) -> Option<impl Sized> {
         if !self.is_restarting || !self.lanes.is_empty() || self.machine.is_delivering() {
             return None;
         }
         self.is_restarting = false;
         self.machine_id = machine_id();
-        let former = self.machine.restart();
+        let old_state = self.machine.restart();
         self.event(LinkEvent::Restarted);
-        Some(former)
+        Some(old_state)
     }
 }

@@ -1,16 +1,16 @@
-//! A link that runs: a [`LinkMachine`] under a lock, lanes with their threads, real time.
+//! Runs a link: a [`LinkMachine`] under a lock, lanes with their threads, and the clock.
 //!
 //! ```text
-//!   user --change--> LinkMachine --batch--> Lane --> cable --> Lane --frame--> LinkMachine --settle--> user
+//!   user --change--> LinkMachine --batch--> Lane --> network --> Lane --frame--> LinkMachine --settle--> user
 //! ```
 //!
-//! Whichever thread changes something under the lock *settles* it afterwards without the lock: the user learns what happened, one
-//! thread at a time and in order, and lanes write what they have. A small message whose turn it is goes from the read buffer
-//! of its lane straight to the user. [`LinkMachine`] says who may touch which bytes.
+//! A thread that has changed the machine under the lock *settles* the link afterwards without the lock: it gives the machine's outputs
+//! to the user, in order and from one thread at a time, and has lanes write the frames that wait. A small message whose turn it is goes
+//! from the read buffer of its lane straight to the user. [`crate::machine`] says who may touch which bytes.
 //!
-//! **Restart.** HELLO names the peer's incarnation, and the number of its link. When one of them is another one (the peer's user may
-//! have dropped the link and made it again), all lanes are closed; when the last has ended and nothing is out for delivery, the
-//! machine restarts, and the user hears [`LinkEvent::Restarted`].
+//! **Restart.** HELLO names the peer's incarnation and the number of its link's machine. When one of them has changed (the peer's user
+//! may have dropped the link and made it again), the link closes all lanes. When the last one has ended and nothing is out for
+//! delivery, the machine restarts, and the user gets [`LinkEvent::Restarted`].
 
 mod batch;
 mod config;
@@ -40,12 +40,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-/// A peer that violated the protocol gets no lane for so long.
+/// How long a peer that violated the protocol gets no lane.
 const PENALTY_MS: u64 = 1000;
-/// A lane that ended sooner counts as one that could not be opened.
+/// A lane that ends sooner counts as a failed attempt to open one.
 const LIVED_MS: u64 = 1000;
 
-/// A few ms behind at most, and read for each frame: without a look at the hardware.
+/// Milliseconds of the monotonic clock. The coarse clock lags a few ms, but reads no hardware: it is read for each frame.
 fn clock_ms() -> u64 {
     let now = clock_gettime(ClockId::MonotonicCoarse);
     let numbers = (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec));
@@ -55,21 +55,21 @@ fn clock_ms() -> u64 {
     s * 1000 + ns / 1_000_000
 }
 
-/// The last frame of a lane.
+/// RESET with this reason: the last frame of a lane.
 fn reset(why: &str) -> Frame {
     let why = Description::of_words(why);
     Reset { why }.into()
 }
 
-/// What a lane does for a frame that arrived.
+/// What a lane has to do after a frame.
 struct Admitted {
-    /// Of a chunk: where its bytes go.
+    /// Of a chunk: the range for its bytes.
     range: Option<WriteRange>,
-    /// Nothing is left to [`LinkRuntime::settle`].
+    /// [`LinkRuntime::settle`] would have nothing to do.
     is_settled: bool,
 }
 
-/// A link, as its user and its lanes' threads use it.
+/// A running link, which its user and its lanes' threads share.
 pub struct LinkRuntime {
     pub(crate) name: String,
     config: LinkConfig,
@@ -77,6 +77,7 @@ pub struct LinkRuntime {
     user: Arc<dyn LinkUser>,
     pub(crate) shared: Arc<Shared>,
     locked: Mutex<LockedLink>,
+    /// Wakes the thread that opens lanes.
     changed: Condvar,
 }
 
@@ -89,7 +90,7 @@ impl LinkRuntime {
         shared: Arc<Shared>,
     ) -> Self {
         config.lanes = config.lanes.clamp(1, LANES_MAX);
-        // Without RDMA peers need not know where memory is.
+        // Without RDMA, grants name no addresses.
         let registered = match config.rdma {
             RdmaMode::No => Arc::default(),
             _ => Arc::clone(&shared.registered),
@@ -131,23 +132,23 @@ impl LinkRuntime {
         self.locked.lock().expect("no thread of a link panics")
     }
 
-    /// Changes the machine with the link locked, and then has lanes write. `act` is quick and does not call the link. Payloads that it
-    /// gets it returns, as they are dropped without the lock.
+    /// Changes the machine with the link locked, then settles the link. `act` must be quick and must not call the link. It returns the
+    /// payloads that the machine gives it, so that they are dropped without the lock.
     pub fn change<T>(&self, act: impl FnOnce(&mut LinkMachine) -> T) -> T {
         let result = act(&mut self.lock().machine);
         self.settle();
         result
     }
 
-    /// There may be receive buffers again, or room for what could not be delivered.
+    /// The user may have receive buffers again, or be able to take deliveries that it could not take: asks it again.
     pub fn buffer_free(&self) {
         self.change(LinkMachine::buffer_free);
     }
 
-    /// What the control plane says of the peer.
+    /// Takes what the control plane knows of the peer. Restarts the link if the peer has another incarnation or key.
     pub(crate) fn set_peer(&self, peer: Peer) {
         let mut locked = self.lock();
-        // With another key the peer's machine is new, too.
+        // A new key means that the peer's machine is new, too.
         let restarts = locked.seen.is_some_and(|(node, _)| {
             peer.key != locked.peer.key
                 || ![0, locked.peer.incarnation, node].contains(&peer.incarnation)
@@ -163,7 +164,7 @@ impl LinkRuntime {
         self.settle();
     }
 
-    /// Its state, for reports.
+    /// The link's state, for reports.
     pub fn status(&self) -> LinkStatus {
         let locked = self.lock();
         let mut counts = locked.counts;
@@ -180,7 +181,7 @@ impl LinkRuntime {
         }
     }
 
-    /// Ends lanes and threads; waits for them, but not for the thread that calls this. The link does nothing any more.
+    /// Ends the link, its lanes and threads. Waits for all threads except the one that calls this.
     pub fn close(&self) {
         let mut locked = self.lock();
         locked.is_closing = true;
@@ -201,15 +202,16 @@ impl LinkRuntime {
         }
     }
 
-    // What lanes call.
+    // Calls of lanes.
 
-    /// So many payloads of the lane were written. Fills an empty batch with what is next within the limit; whether anything is left.
+    /// Notes that the lane has written its oldest `payloads` payloads, and fills the batch, if it is empty, with the next frames within the
+    /// limit. Returns whether frames are left.
     fn batch(&self, lane: u32, payloads: usize, limit: WriteLimit, batch: &mut Batch) -> bool {
         let mut locked = self.lock();
         if payloads > 0 {
             locked.machine.written(lane, payloads);
         }
-        // Nothing is added to a batch of which some is written.
+        // A batch that is written in part gets no more frames.
         let is_new = batch.is_empty();
         while is_new && batch.has_room() {
             let Some(queued) = locked.machine.next(lane, limit) else {
@@ -227,7 +229,7 @@ impl LinkRuntime {
         is_left
     }
 
-    /// A frame arrived, with the bytes of a small message; those of a chunk follow.
+    /// Handles a frame that arrived. `payload`: the bytes of a small message; empty for all other frames. `Err`: why the lane ends.
     fn frame(&self, lane: u32, frame: &Frame, payload: &[u8]) -> Result<Admitted, String> {
         if let Frame::Reset(Reset { why }) = frame {
             return Err(format!("the peer ends the link: {}", why.words()));
@@ -235,7 +237,7 @@ impl LinkRuntime {
         self.admit(self.lock(), lane, frame, payload)
     }
 
-    /// The peer's card has written a whole message by itself, as this mark says.
+    /// Handles a mark: the peer's card has written a whole message directly.
     fn marked(&self, lane: u32, mark: u32, bytes: u32) -> Result<Admitted, String> {
         let locked = self.lock();
         let chunk = locked.machine.marked((mark, MARK_MAX), bytes);
@@ -256,7 +258,7 @@ impl LinkRuntime {
             FrameStep::Done => None,
             FrameStep::Chunk(range) => Some(range),
             FrameStep::Deliver(small) => {
-                // Out of its lane's read buffer.
+                // Straight from the lane's read buffer.
                 let message = payload.split_at(small.description_bytes.into());
                 let outcome = deliver_small(self, small.flow, small.sequence, message);
                 self.lock().machine.delivered(small.flow, outcome);
@@ -268,7 +270,8 @@ impl LinkRuntime {
         Ok(Admitted { range, is_settled })
     }
 
-    /// All bytes of a chunk are there; directly: the peer's card wrote them by itself. Whether the link is to be settled: the message is whole.
+    /// All bytes of a chunk have landed; `directly`: the peer's card wrote them. Returns whether the message is complete, so that the
+    /// caller has to settle the link.
     fn landed(&self, range: WriteRange, directly: bool) -> bool {
         let grant = range.landed(directly);
         if let Some(grant) = grant {
@@ -277,12 +280,13 @@ impl LinkRuntime {
         grant.is_some()
     }
 
-    /// [`LinkRuntime::disconnect`] for a frame that is not valid here.
+    /// Disconnects the peer for a frame that is not valid here. Returns the reason.
     fn violated(&self, lane: Option<u32>, frame: &'static str, what: &'static str) -> String {
         self.disconnect(lane, &ProtocolViolation { frame, what })
     }
 
-    /// The peer violated the protocol: it has no lane of this link any more, and gets none for a while.
+    /// The peer violated the protocol: closes all lanes but `lane`, which the caller ends, and accepts none for a while. Returns the
+    /// reason.
     fn disconnect(&self, lane: Option<u32>, violation: &dyn Display) -> String {
         let why = format!("{} was disconnected: {violation}", self.name);
         let mut locked = self.lock();
@@ -299,7 +303,7 @@ impl LinkRuntime {
         why
     }
 
-    /// A lane's threads have ended, but for the one that calls.
+    /// Removes a lane. The calling thread is the last of the lane's threads.
     fn lane_ended(&self, lane: u32, why: String) {
         let mut locked = self.lock();
         let now_ms = clock_ms();
@@ -336,9 +340,10 @@ impl LinkRuntime {
         self.settle();
     }
 
-    // What the clock calls.
+    // Calls of the clock.
 
-    /// Whether the next tick is wanted soon.
+    /// Ticks the machine, closes lanes of which nothing was received for too long, and has quiet ones send ALIVE. Returns whether the next
+    /// tick is wanted soon.
     pub(crate) fn tick(&self) -> bool {
         let (mut locked, now_ms) = (self.lock(), clock_ms());
         let LockedLink {
@@ -352,7 +357,7 @@ impl LinkRuntime {
             let state = lane.state();
             if now_ms.saturating_sub(state.received_ms(now_ms)) >= self.config.quiet_ms {
                 lane.close("nothing was heard of the peer");
-            } else if now_ms.saturating_sub(state.spoke_ms()) >= self.config.beat_ms {
+            } else if now_ms.saturating_sub(state.written_ms()) >= self.config.beat_ms {
                 machine.beat(*number);
             }
             if now_ms - state.since_ms >= LIVED_MS {
@@ -367,13 +372,13 @@ impl LinkRuntime {
 
     // After each change.
 
-    /// Changes the machine as [`change`](Self::change) does, and leaves to [`settle`](Self::settle) that lanes write: several messages leave
-    /// with one system call.
+    /// Changes the machine as [`change`](Self::change) does, without settling the link. The caller calls [`settle`](Self::settle) after
+    /// several changes: so several messages leave with one system call.
     pub fn change_unsettled<T>(&self, act: impl FnOnce(&mut LinkMachine) -> T) -> T {
         act(&mut self.lock().machine)
     }
 
-    /// Tells the user what happened, and has lanes write, until there is nothing of either.
+    /// Gives the user all outputs and events, and has lanes write, until nothing is left of both.
     pub fn settle(&self) {
         self.settle_all();
         self.receiver.rest();
@@ -399,7 +404,7 @@ impl LinkRuntime {
         }
     }
 
-    /// Carries out tasks and outputs until there are none.
+    /// Performs all tasks and outputs, and a restart that is due.
     fn perform_tasks<'a>(
         &'a self,
         mut locked: MutexGuard<'a, LockedLink>,
@@ -414,17 +419,17 @@ impl LinkRuntime {
                 }
                 continue;
             }
-            let Some(former) = locked.restart(|| self.shared.next_machine()) else {
+            let Some(old_state) = locked.restart(|| self.shared.next_machine()) else {
                 return locked;
             };
             drop(locked);
-            drop(former);
+            drop(old_state);
             self.changed.notify_all();
             locked = self.lock();
         }
     }
 
-    /// Has lanes write that have something new. Whether there were any.
+    /// Wakes the lanes that got something to write. Returns whether there were any.
     fn wake_changed(&self) -> bool {
         let mut any = false;
         loop {

@@ -1,4 +1,4 @@
-//! Opening lanes: when one is wanted, the handshake's results, and what becomes of the connection.
+//! Opening lanes: decides when a lane is wanted, checks the results of its handshake, and makes the lane from its connection.
 
 use super::endpoint::spawn;
 use super::handshake::{
@@ -15,7 +15,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 impl LinkRuntime {
-    /// Waits for a lane to be wanted; `None` if the link closes.
+    /// Waits until this end has to open a lane. Returns its HELLO and the peer's addresses; `None` if the link closes.
     pub(crate) fn next_dial(&self) -> Option<(Hello, Vec<SocketAddr>)> {
         let mut locked = self.lock();
         loop {
@@ -28,7 +28,7 @@ impl LinkRuntime {
             if let (Some((_, rdma)), Some(0)) = (wanted, wait_ms) {
                 locked.dialled_ms = now_ms;
                 if rdma == RdmaMode::Require && locked.lanes.len() == LANES_MAX {
-                    // Its place is taken by the next one.
+                    // All numbers are used: a TCP lane ends first, and the next round opens the RDMA lane.
                     self.replace_one(&locked);
                 } else {
                     let mut hello = self.hello(&locked, UNNUMBERED);
@@ -42,7 +42,7 @@ impl LinkRuntime {
         }
     }
 
-    /// When a lane is to be opened, and what it is to be.
+    /// When this end has to open a lane, and of which kind; `None` if it needs none.
     fn wanted(&self, locked: &LockedLink, now_ms: u64) -> Option<(u64, RdmaMode)> {
         if locked.is_restarting || locked.peer.dial.is_empty() {
             return None;
@@ -54,24 +54,24 @@ impl LinkRuntime {
             let later = now_ms < locked.rdma_after_ms && own == RdmaMode::Prefer;
             return Some((due_ms, if later { RdmaMode::No } else { own }));
         }
-        // A TCP lane makes room for an RDMA lane, and for nothing else.
+        // The link has enough lanes: it opens one more only to replace a TCP lane by an RDMA lane.
         let climbs = own != RdmaMode::No && locked.peer_has_rdma;
         let mut lanes = locked.lanes.values();
         let lower = lanes.any(|lane| lane.state().is_replaceable());
         (climbs && lower).then(|| (due_ms.max(locked.rdma_after_ms), RdmaMode::Require))
     }
 
-    /// What lanes are to be, as far as this end decides.
+    /// The kind of lanes that this end wants.
     fn rdma_mode(&self) -> RdmaMode {
         match self.shared.config.rdma {
             Some(_) => self.config.rdma,
-            // Where RDMA is required and missing, there is no lane.
+            // If RDMA is required and missing, no lane can be opened.
             None if self.config.rdma == RdmaMode::Require => RdmaMode::Require,
             None => RdmaMode::No,
         }
     }
 
-    /// Closes a TCP lane: what was on its way there is sent again.
+    /// Closes a TCP lane, which an RDMA lane replaces. What it may lose is sent again.
     fn replace_one(&self, locked: &LockedLink) {
         let mut lanes = locked.lanes.values();
         if let Some(lane) = lanes.find(|lane| lane.state().is_replaceable()) {
@@ -80,13 +80,14 @@ impl LinkRuntime {
         }
     }
 
-    /// RDMA broke, or was not possible: lanes are TCP for a while.
+    /// RDMA broke or was not possible: new lanes are TCP lanes for a while.
     pub(super) fn rdma_failed(&self, locked: &mut LockedLink, why: String) {
         locked.counts.rdma_failed += 1;
         locked.rdma_after_ms = clock_ms() + self.config.rdma_again_ms;
         locked.rdma_why = Some(why);
     }
 
+    /// The wait after so many failures in a row: doubles with each (exponential backoff).
     fn backoff_ms(&self, failures: u32) -> u64 {
         let (least, most) = self.config.backoff_ms;
         let doubled = 1 << failures.saturating_sub(1).min(16);
@@ -97,12 +98,12 @@ impl LinkRuntime {
         }
     }
 
-    /// The next attempt is later.
+    /// An attempt to open a lane failed: the next one waits longer. Reports a refusal once.
     pub(crate) fn dial_failed(&self, hello: &Hello, error: &HelloError) {
         let why = error.to_string();
         let mut locked = self.lock();
         if hello.rdma == RdmaMode::Require && self.config.rdma != RdmaMode::Require {
-            // The link does without.
+            // The attempt was to replace a TCP lane, which stays.
             self.rdma_failed(&mut locked, why);
             return;
         }
@@ -138,7 +139,7 @@ impl LinkRuntime {
         }
     }
 
-    /// A peer that opened a connection and showed this link's key.
+    /// Handles a connection that a peer opened, whose HELLO has this link's key: answers HELLO with the lane's number.
     pub(crate) fn accepted(
         self: &Arc<Self>,
         connection: Connection,
@@ -183,7 +184,7 @@ impl LinkRuntime {
         self.answered(connection, &own, other)
     }
 
-    /// The peer has answered this end's hello and given the lane a number.
+    /// Handles the peer's answer to this end's HELLO, which gives the lane its number.
     pub(crate) fn dialled(
         self: &Arc<Self>,
         connection: Connection,
@@ -210,8 +211,7 @@ impl LinkRuntime {
         self.answered(connection, &own, other)
     }
 
-    /// Both ends have sent HELLO. If both want RDMA, they agree on a channel; it takes a while, and the link is not
-    /// locked meanwhile.
+    /// Both ends have sent HELLO. If both want RDMA, they set up a channel. That takes a while, so the link is not locked.
     pub(crate) fn answered(
         self: &Arc<Self>,
         connection: Connection,
@@ -234,7 +234,7 @@ impl LinkRuntime {
         self.begin_lane(connection, own, other, agreed)
     }
 
-    /// Why a lane is not RDMA, although this end could have it.
+    /// Why a lane is not an RDMA lane although this end has RDMA; `None` if it does not want RDMA.
     fn why_no_rdma(&self, own: &Hello, other: &Hello) -> Option<String> {
         if self.rdma_mode() == RdmaMode::No {
             return None;
@@ -246,7 +246,7 @@ impl LinkRuntime {
         Some("the peer has no RDMA, or does not try it for now".into())
     }
 
-    /// The lane begins: over a channel, or over the connection itself and why.
+    /// Makes the lane and adds it to the link. `agreed`: the RDMA channel; or why it is a lane over the connection itself.
     fn begin_lane(
         self: &Arc<Self>,
         mut connection: Connection,
@@ -272,13 +272,13 @@ impl LinkRuntime {
         if locked.is_other(other) {
             locked.begin_restart();
         }
-        // Also where the machine that this end's HELLO named was replaced meanwhile.
+        // Stale, too: the machine has restarted since this end named it in HELLO.
         let stale = locked.is_closing
             || locked.is_restarting
             || locked.peer.key != other.key
             || locked.machine_id != own.machine;
         if stale || !locked.machine.lane_up(number, other.first_window) {
-            lane.close("it is not wanted any more");
+            lane.close("the link closed or restarted while the lane was being opened");
             return Ok(());
         }
         locked.seen = Some((other.node, other.machine));
@@ -298,7 +298,8 @@ impl LinkRuntime {
         Ok(())
     }
 
-    /// Starts a lane's threads, or closes it. How many are missing: they are to leave without the lock.
+    /// Starts a lane's threads; if one does not start, closes the lane. Returns how many did not start: the caller calls [`Lane::leave`]
+    /// for each, without the lock.
     fn start_threads(
         self: &Arc<Self>,
         lane: &Arc<dyn Lane>,

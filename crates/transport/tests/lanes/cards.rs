@@ -1,4 +1,4 @@
-//! Hosts whose messages are in memory that only network cards reach by themselves, like a GPU's: the CPU has it by copies.
+//! Hosts whose messages are in memory that network cards reach and the CPU does not, like a GPU's: the CPU needs copies.
 use super::hosts::{Arena, Piece};
 use super::rdma::Pool;
 use rgaps_transport::machine::CardBuffer;
@@ -8,17 +8,17 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// What was carried which way.
+/// Counts by which path messages and bytes were carried.
 #[derive(Default)]
 pub struct Ways {
     /// Messages that were copied for the CPU.
     pub fetched: AtomicU64,
-    /// Bytes that landed on the host, and directly.
+    /// Bytes that landed in the host's memory; `directly`: that cards wrote.
     pub by_host: AtomicU64,
     pub directly: AtomicU64,
 }
 
-/// The stand-in for a GPU's memory: the network within the process follows its addresses.
+/// The stand-in for a GPU's memory: the in-process network reads and writes it by its addresses.
 pub struct Cards {
     pool: Pool,
     ways: Arc<Ways>,
@@ -55,7 +55,7 @@ impl Arena for Cards {
 
 struct Card {
     part: Box<dyn Piece>,
-    /// What lands for the CPU to copy.
+    /// The host's memory for bytes that the cards do not write.
     host: Vec<u8>,
     copy: OnceLock<Vec<u8>>,
     heard: Arc<Heard>,
@@ -63,7 +63,7 @@ struct Card {
 
 struct Heard {
     address: u64,
-    /// Where, how much, whether it was written directly; in this order.
+    /// The chunks that have landed, in their order: offset, length, and whether a card wrote them.
     parts: Mutex<Vec<(usize, usize, bool)>>,
     ways: Arc<Ways>,
 }

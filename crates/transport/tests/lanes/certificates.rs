@@ -1,8 +1,8 @@
-//! Certificates of hosts.
+//! Makes certificates of hosts.
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rgaps_connection::TlsFiles;
 
-/// Who vouches for hosts.
+/// A certificate authority.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {

@@ -1,4 +1,4 @@
-//! A link with short waits, and what is to be so in the end.
+//! A link's configuration with short waits, and the checks at the end of a test.
 use super::hosts::{Event, Flow, Host, Link};
 use rgaps_transport::machine::LinkLimits;
 use rgaps_transport::LinkConfig;

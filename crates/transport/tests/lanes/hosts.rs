@@ -1,4 +1,4 @@
-//! Two ends of a link on loopback: what one sends, and what the other got.
+//! The ends of a link on loopback: a user that checks every message, and a link whose flows have names.
 use rgaps_connection::Security;
 #[allow(unused_imports, reason = "every test program uses a part of it")]
 pub use rgaps_testkit::{until, LIMIT};
@@ -42,7 +42,7 @@ impl Flow {
     }
 }
 
-/// What happened, of flows by these names.
+/// The events of a link, with the names of flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Ended {
@@ -65,7 +65,7 @@ pub enum Event {
     Link(LinkEvent),
 }
 
-/// The bytes of a message, which no other has, nor another part of it.
+/// The bytes of a message, different for each message and in each part of it.
 pub fn content(flow: Flow, sequence: u64, bytes: usize) -> Vec<u8> {
     let number = flow.topic.wrapping_mul(0x9e37_79b9_7f4a_7c15)
         ^ flow.incarnation.rotate_left(17)
@@ -78,22 +78,22 @@ pub trait Arena: Send + Sync {
     fn piece(&self, bytes: usize) -> Box<dyn Piece>;
 }
 
-/// Some of it, until it is dropped.
+/// A piece of an arena's memory, which is free again when this is dropped.
 pub trait Piece: Send + Sync {
     fn bytes(&self) -> &[u8];
     fn bytes_mut(&mut self) -> &mut [u8];
-    /// Where only network cards have it.
+    /// The address for network cards, if the CPU does not reach the memory.
     fn direct(&self) -> Option<u64> {
         None
     }
     fn fill(&mut self, bytes: &[u8]) {
         self.bytes_mut().copy_from_slice(bytes);
     }
-    /// What follows chunks as they land in such memory.
+    /// The observer of chunks that land in such memory.
     fn on_card(&self) -> Option<Arc<dyn CardBuffer>> {
         None
     }
-    /// What landed.
+    /// The bytes that have landed.
     fn landed(&self) -> Vec<u8> {
         self.bytes().to_vec()
     }
@@ -135,7 +135,7 @@ impl Payload for Message {
 
 #[derive(Default)]
 pub struct Seen {
-    /// Of each flow: sequences in the order in which they were committed.
+    /// The sequences of each flow in the order of their delivery.
     pub committed: BTreeMap<Flow, Vec<u64>>,
     pub missed: BTreeMap<Flow, Vec<(u64, u64)>>,
     pub acknowledged: BTreeMap<Flow, Vec<u64>>,
@@ -144,7 +144,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Those that were acknowledged, each as often. A large one may be told behind the next, when its lane lets go.
+    /// The acknowledged sequences, sorted, with repetitions. The acknowledgement of a large one may be reported after the next one's.
     pub fn acknowledged(&self, flow: Flow) -> Vec<u64> {
         let mut all = self.acknowledged.get(&flow).cloned().unwrap_or_default();
         all.sort_unstable();
@@ -152,22 +152,22 @@ impl Seen {
     }
 }
 
-/// An owner that checks every byte.
+/// A link's user that checks every byte.
 pub struct Host {
     pub seen: Mutex<Seen>,
     pub changed: Condvar,
-    /// Memory that is out; more than this is full.
+    /// Bytes of receive buffers in use; above `memory_max` the user has none.
     pub in_use: Arc<AtomicUsize>,
     pub memory_max: AtomicUsize,
-    /// Messages that may still be committed.
+    /// How many more messages the user takes.
     pub commits_left: Arc<AtomicU64>,
-    /// How often a message could not be committed.
+    /// How often the user did not take a message.
     pub commits_refused: AtomicU64,
-    /// Topics that are refused.
+    /// The user refuses all messages of this topic.
     pub refused_topic: u64,
-    /// How long hearing of landed bytes takes, once.
+    /// How long the next report of landed bytes takes.
     pub dawdle: Mutex<Duration>,
-    /// What is answered to the next flows that begin; then all are accepted.
+    /// The answers to the next flows that begin; later ones are accepted.
     pub replies: Mutex<VecDeque<OpenReply>>,
     /// Called when the last lane has ended.
     pub at_down: Mutex<Option<Box<dyn FnMut() + Send>>>,
@@ -181,7 +181,7 @@ pub struct Host {
 struct Flows {
     sent: BTreeMap<Flow, SentFlow>,
     received: BTreeMap<FlowId, Flow>,
-    /// Below these all that arrives is delivered or missed.
+    /// The delivered position of each flow.
     positions: BTreeMap<Flow, u64>,
 }
 
@@ -210,7 +210,7 @@ impl Drop for Memory {
     }
 }
 
-/// Follows chunks that land in a host's memory.
+/// Observes the chunks that land in a host's memory.
 struct Follower(Arc<Host>);
 
 impl CardBuffer for Follower {
@@ -305,7 +305,7 @@ impl FlowReceiver for Host {
     fn missed(&self, flow: FlowId, first: u64, next: u64) {
         let flows = self.flows.lock().unwrap();
         let flow = flows.received[&flow];
-        // What a former life sent is not missed.
+        // A gap below the position is of messages that an earlier life delivered.
         if flows.positions.get(&flow).is_none_or(|at| next > *at) {
             let mut seen = self.seen.lock().unwrap();
             seen.missed.entry(flow).or_default().push((first, next));
@@ -367,7 +367,7 @@ impl LinkUser for Host {
 }
 
 impl Host {
-    /// The peer is another one: it gets what the last one did not acknowledge.
+    /// Reopens all flows after the peer restarted: it gets the messages that were not acknowledged.
     fn open_again(&self, link: &LinkRuntime) {
         link.change(|link| {
             let mut flows = self.flows.lock().unwrap();
@@ -378,7 +378,7 @@ impl Host {
         });
     }
 
-    /// What arrived in a former life.
+    /// Sets the position that an earlier life of this host has reached.
     pub fn has_delivered(&self, flow: Flow, next: u64) {
         self.flows.lock().unwrap().positions.insert(flow, next);
     }
@@ -389,7 +389,7 @@ impl Host {
         Self::with(Arc::new(Heap))
     }
 
-    /// One whose messages are in this memory.
+    /// A host whose messages are in this memory.
     pub fn with(arena: Arc<dyn Arena>) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             seen: Mutex::default(),
@@ -408,7 +408,7 @@ impl Host {
         })
     }
 
-    /// Waits for something to be so; fails with what it waited for.
+    /// Waits for a condition; fails with its name.
     pub fn wait(&self, what: &str, mut is: impl FnMut(&Seen) -> bool) {
         let until = Instant::now() + LIMIT;
         let mut seen = self.seen.lock().unwrap();
@@ -427,8 +427,7 @@ impl Host {
         }
     }
 
-    /// All memory is back, or comes back: a lane that was being opened when the link was closed knows the link a little
-    /// longer.
+    /// Waits until all memory is free: a lane that was being opened when the link was closed holds the link a little longer.
     pub fn gives_back(&self) {
         until("all memory", || self.in_use.load(SeqCst) == 0);
     }
@@ -490,7 +489,7 @@ pub fn peer(incarnation: u64, dial: &[SocketAddr]) -> Peer {
     }
 }
 
-/// Bytes of a flow that may wait for their acknowledgement.
+/// The most unacknowledged bytes of a flow.
 const RETAINED_MAX: usize = 256 << 20;
 
 /// A link whose flows have names.
@@ -513,7 +512,7 @@ impl Link {
         self.status().counts.disconnected
     }
 
-    /// Waits for so many lanes. The two ends of a link do not have one at the same moment.
+    /// Waits for so many lanes. The two ends of a link do not get a lane at the same moment.
     pub fn wait_lanes(&self, count: usize) {
         until("lanes", || self.status().lanes.len() == count);
     }
@@ -587,12 +586,12 @@ pub fn named(
     }
 }
 
-/// A message's description, as its buffer expects it.
+/// A message's description, as `Memory::deliver` expects it.
 pub fn described(sequence: u64) -> Description {
     Description::new(&sequence.to_le_bytes()).unwrap()
 }
 
-/// Sends a message when there is room for it.
+/// Sends a message, after waiting until it fits into [`RETAINED_MAX`].
 pub fn send(link: &Link, host: &Host, flow: Flow, sequence: u64, bytes: usize) {
     let mut piece = host.arena.piece(bytes);
     piece.fill(&content(flow, sequence, bytes));
@@ -614,7 +613,7 @@ pub fn send(link: &Link, host: &Host, flow: Flow, sequence: u64, bytes: usize) {
     }
 }
 
-/// Ends a thing that joins threads, with a limit.
+/// Runs a call that joins threads; fails if it takes longer than the limit.
 pub fn within_limit(what: &str, end: impl FnOnce() + Send + 'static) {
     let (told, heard) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

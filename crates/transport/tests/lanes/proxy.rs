@@ -1,5 +1,4 @@
-//! A proxy on loopback whose connections fail: they are reset after a seeded number of bytes, stop carrying
-//! anything, or are slow.
+//! A proxy on loopback whose connections fail: they are reset after a seeded number of bytes, carry no more bytes, or are slow.
 use rgaps_testkit::Random;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,9 +8,9 @@ use std::time::Duration;
 
 struct Faults {
     closing: AtomicBool,
-    /// Nothing is carried, and nothing ends.
+    /// Connections carry no bytes, and do not end.
     blackhole: AtomicBool,
-    /// Between two pieces.
+    /// The pause between two pieces.
     slow_us: AtomicU64,
     /// A connection is reset after at most so many bytes; 0: never.
     reset_bytes: AtomicU64,
@@ -82,7 +81,7 @@ impl Drop for Proxy {
     }
 }
 
-/// What is on its way is lost, and both ends get an error.
+/// Resets a connection: bytes in flight are lost, and both ends get an error.
 fn reset(connection: &TcpStream) {
     let _ = rustix::net::sockopt::set_socket_linger(connection, Some(Duration::ZERO));
     let _ = connection.shutdown(Shutdown::Both);

@@ -1,10 +1,10 @@
-//! A peer that says what it wants.
+//! A peer whose frames a test writes by hand.
 use super::hosts::{KEY, LIMIT};
 use rgaps_transport::machine::frame::{self, Decoded, Description, Frame, RdmaMode};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// A peer by hand.
+/// A TCP connection to an endpoint.
 pub struct Raw(pub TcpStream);
 
 impl Raw {
@@ -18,11 +18,11 @@ impl Raw {
     pub fn say(&mut self, frame: &Frame) {
         let mut bytes = Vec::new();
         let length = frame.encode(&mut bytes);
-        // It may be cut off already.
+        // The endpoint may have closed the connection already.
         let _ = self.0.write_all(&bytes[..length]);
     }
 
-    /// The next frame; none if the connection ended.
+    /// The next frame; `None` if the connection ended.
     pub fn hear(&mut self) -> Option<Frame> {
         let (mut bytes, mut need) = (Vec::new(), 8);
         loop {
@@ -34,7 +34,7 @@ impl Raw {
                     Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
                         return None
                     }
-                    // This process was stopped and goes on.
+                    // This process was stopped and continued.
                     Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                     Err(error) => panic!("waited {LIMIT:?} for a frame: {error}"),
                 }

@@ -1,8 +1,8 @@
-//! Hosts with RDMA over a network within the process, and messages in memory that their NICs know.
+//! Hosts with RDMA over an in-process network, and messages in memory that is registered with their cards.
 use super::hosts::{endpoint_with, Arena, Host, Piece};
 use rgaps_transport::Endpoint;
 use rgaps_transport::{Rdma, Registered};
-use rgaps_verbs::in_process::{Faults, Network};
+use rgaps_verbs::in_process::{Faults, SoftwareNetwork};
 use rgaps_verbs::{Access, Allocation, ChannelConfig, Device, Memory};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex};
 /// A host's memory for messages.
 const POOL_BYTES: usize = 48 << 20;
 
-/// Hosts whose NICs reach each other.
+/// Makes hosts whose cards reach each other.
 pub struct Fabric {
-    pub network: Network,
-    /// A real device that both use instead.
+    pub network: SoftwareNetwork,
+    /// A real device that both hosts use instead of the network.
     pub real: Option<Arc<Device>>,
     pub rails: usize,
     pub channel: ChannelConfig,
@@ -22,7 +22,7 @@ pub struct Fabric {
 impl Fabric {
     pub fn new(faults: Faults) -> Self {
         Self {
-            network: Network::new(faults),
+            network: SoftwareNetwork::new(faults),
             real: None,
             rails: 2,
             channel: ChannelConfig {
@@ -62,7 +62,7 @@ impl Fabric {
 /// Registered memory, in pieces.
 pub struct Pool {
     pub memory: Arc<Allocation>,
-    /// Pieces that are out: where they begin and end.
+    /// The pieces in use: the end of each, by its start.
     out: Arc<Mutex<BTreeMap<usize, usize>>>,
     _registered: Registered,
 }
@@ -99,7 +99,7 @@ impl Arena for Pool {
             from = *end;
         }
         if from + bytes > POOL_BYTES {
-            // Memory that no NIC knows does as well.
+            // The pool is full: memory that is not registered also works.
             return Box::new(vec![0xdd; bytes]);
         }
         out.insert(from, from + bytes);
@@ -121,13 +121,14 @@ struct Part {
 
 impl Piece for Part {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: inside of the allocation, and nobody else's: `out` has it until it is dropped. Peers write only
-        // what they were granted, before it is whole.
+        // SAFETY: `Pool::piece` took `from..from + bytes` inside the allocation, which `memory` keeps. It gives no other piece these
+        // bytes: `out` lists them until this one is dropped. Peers' cards write them only before their message is delivered.
         unsafe { std::slice::from_raw_parts(self.memory.start().add(self.from), self.bytes) }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
+        // SAFETY: `Pool::piece` took these bytes inside the allocation for this piece alone, and `out` lists them until it is dropped.
+        // `&mut self` excludes the slices of `bytes`.
         unsafe { std::slice::from_raw_parts_mut(self.memory.start().add(self.from), self.bytes) }
     }
 }

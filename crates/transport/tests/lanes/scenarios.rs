@@ -1,5 +1,4 @@
-//! What every kind of lane has to do: the same scenarios over each. Every wait is limited; every byte is checked
-//! where it lands.
+//! The conformance suite of lanes: the same scenarios over each kind. Every wait is limited; every byte is checked where it lands.
 use super::finish::{config, finish};
 use super::hosts::*;
 use rgaps_transport::{Endpoint, LinkConfig, Peer};
@@ -8,10 +7,10 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What lanes of a test go over.
+/// A kind of lanes.
 pub trait Over {
     fn endpoint(&self, incarnation: u64) -> Endpoint;
-    /// The owner of a link of that endpoint.
+    /// A user for a link of that endpoint.
     fn host(&self, endpoint: &Endpoint) -> Arc<Host>;
     /// Checks that a link's lanes are of this kind.
     fn check(&self, link: &Link);
@@ -105,7 +104,7 @@ pub fn a_link_that_was_idle_acknowledges_small_messages_again(over: &dyn Over) {
     let from_a = link(&b, LinkConfig::default(), peer(1, &[]), &at_b);
     to_b.open(FLOW, 0);
     for sequence in 0..3 {
-        // Its clock ticks seldom then; one small message is acknowledged when it ticks.
+        // By then the clock ticks slowly. A single small message is acknowledged at a tick.
         std::thread::sleep(Duration::from_millis(700));
         send(&to_b, &at_a, FLOW, sequence, 10);
         let count = sequence as usize + 1;
@@ -131,7 +130,7 @@ pub fn a_receiver_without_memory_holds_back_its_flow_only(over: &dyn Over) {
     to_b.open(FLOW, 0);
     to_b.open(other, 0);
     at_b.memory_max.store(100_000, SeqCst);
-    // Larger than the memory: it waits, while small ones of another flow go on.
+    // A message larger than the memory waits, while small ones of another flow arrive.
     send(&to_b, &at_a, FLOW, 0, 200_000);
     send(&to_b, &at_a, FLOW, 1, 10);
     for sequence in 0..50 {
@@ -148,7 +147,7 @@ pub fn a_receiver_without_memory_holds_back_its_flow_only(over: &dyn Over) {
     at_b.wait("the flow", |seen| {
         seen.committed.get(&FLOW).is_some_and(|all| *all == [0, 1])
     });
-    // Neither is acknowledged what cannot be committed.
+    // Nor are messages acknowledged that cannot be delivered.
     at_b.commits_left.store(2, SeqCst);
     for sequence in 2..8 {
         send(
@@ -160,7 +159,7 @@ pub fn a_receiver_without_memory_holds_back_its_flow_only(over: &dyn Over) {
         );
     }
     at_a.wait("two more", |seen| seen.acknowledged(FLOW).len() == 4);
-    // It is tried again and again, and acknowledged none of these times.
+    // The link tries to deliver again and again, and acknowledges none of the attempts.
     until("more attempts", || at_b.commits_refused.load(SeqCst) > 5);
     assert_eq!(at_a.seen.lock().unwrap().acknowledged(FLOW), [0, 1, 2, 3]);
     at_b.commits_left.store(u64::MAX, SeqCst);
@@ -237,7 +236,7 @@ pub fn a_flow_that_is_refused_ends_and_says_why(over: &dyn Over) {
     at_a.has("the end of the flow", |event| {
         *event == Event::Ended { flow: FLOW }
     });
-    // It never had memory.
+    // The flow never had memory, so nothing was delivered.
     let seen = at_b.seen.lock().unwrap();
     assert!(seen.committed.is_empty() && seen.missed.is_empty());
     drop(seen);
@@ -248,7 +247,7 @@ pub fn a_flow_that_is_refused_ends_and_says_why(over: &dyn Over) {
 pub fn a_lane_that_is_busy_with_what_it_heard_is_not_quiet(over: &dyn Over) {
     let (a, b) = (over.endpoint(1), over.endpoint(2));
     let (at_a, at_b) = (over.host(&a), over.host(&b));
-    // Its lane reads nothing meanwhile, for more than twice as long as a peer may be quiet.
+    // The lane's thread handles bytes, and reads none, for more than twice as long as a peer may be quiet.
     *at_b.dawdle.lock().unwrap() = Duration::from_millis(3500);
     let one_lane = LinkConfig {
         lanes: 1,
@@ -280,7 +279,7 @@ pub fn a_daemon_that_comes_back_gets_what_it_did_not_acknowledge(over: &dyn Over
         send(&to_b, &at_a, FLOW, sequence, 50_000);
     }
     at_a.wait("three of six", |seen| seen.acknowledged(FLOW).len() == 3);
-    // The daemon dies with three messages that it has and did not commit.
+    // The daemon dies with three messages that have arrived and are not delivered.
     within_limit("its end", move || drop((to_a, b)));
     at_b.gives_back();
     let b = over.endpoint(3);
@@ -293,7 +292,7 @@ pub fn a_daemon_that_comes_back_gets_what_it_did_not_acknowledge(over: &dyn Over
     };
     owner.has_delivered(FLOW, 3);
     let to_a = link(&b, config(), back, &owner);
-    // As long as the control plane has not told the sender, nothing is accepted from it.
+    // Until the control plane gives the sender the new incarnation, the new daemon refuses its lanes.
     let address = b.local_addr().unwrap();
     to_b.set_peer(peer(2, &[address])).unwrap();
     at_a.has("a refusal", |event| {
@@ -334,7 +333,7 @@ pub fn a_sender_that_comes_back_repeats_nothing_that_was_committed(over: &dyn Ov
     }
     at_a.wait("four", |seen| seen.acknowledged(FLOW).len() == 4);
     within_limit("its end", move || drop((to_b, a)));
-    // The publisher lived on, and its next daemon finds four old messages and one new one.
+    // The publisher survives, and its next daemon finds four old messages and one new one.
     let a = over.endpoint(5);
     let at_a = over.host(&a);
     let to_b = link(&a, config(), peer(2, &[address]), &at_a);
@@ -350,7 +349,7 @@ pub fn a_sender_that_comes_back_repeats_nothing_that_was_committed(over: &dyn Ov
     within_limit("the links' end", move || drop((to_b, to_a, a, b)));
 }
 
-/// The same incarnations with the same key: only the machine is another one.
+/// Incarnations and key stay the same; only the machine is a new one.
 pub fn a_link_that_one_end_made_again_begins_anew_at_both_and_loses_nothing(over: &dyn Over) {
     let (a, b) = (over.endpoint(1), over.endpoint(2));
     let (at_a, at_b) = (over.host(&a), over.host(&b));

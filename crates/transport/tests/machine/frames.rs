@@ -1,4 +1,4 @@
-//! Frames of wire version 6 there and back, and bytes that are none.
+//! Frames of wire version 6: encoding, decoding, and bytes that are no frame.
 use proptest::prelude::*;
 use rgaps_transport::machine::frame::{self, *};
 
@@ -138,7 +138,7 @@ fn encoded(frame: &Frame) -> Vec<u8> {
     bytes
 }
 
-/// Whatever decodes is what its own bytes are: there are no two ways to write a frame.
+/// Bytes that decode are the frame's own encoding: each frame has only one.
 fn decodes_to_its_own_bytes(bytes: &[u8]) {
     match Frame::decode(bytes) {
         Ok(Decoded::Frame(frame, used)) => assert_eq!(encoded(&frame), bytes[..used]),
@@ -148,7 +148,7 @@ fn decodes_to_its_own_bytes(bytes: &[u8]) {
 }
 
 proptest! {
-    // A failure prints its frame; there is no file of them.
+    // A failure prints its frame, and is not recorded in a file.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]

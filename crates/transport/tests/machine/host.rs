@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Bytes that nobody owns, and those around a buffer.
+/// The value of bytes that no buffer owns, and of the `CANARY` bytes around each buffer.
 pub const POISON: u8 = 0xdd;
 const CANARY: usize = 16;
-/// Where the cards of a host see its arena.
+/// The address of a host's arena for network cards.
 pub const ARENA_AT: u64 = 0x10_0000;
 
-/// Memory that network cards write, first fit. Freed bytes are poisoned and given again, so a late write shows.
+/// Memory that network cards write, allocated first fit. Freed bytes are poisoned and soon reused, so a late write is found.
 #[derive(Default)]
 pub struct Arena {
     pub bytes: Vec<u8>,
@@ -52,7 +52,7 @@ impl Arena {
     }
 }
 
-/// What of a buffer has landed: where, how many bytes, and whether in the arena.
+/// The chunks of a buffer that have landed: offset, length, and whether in the arena.
 type Record = Arc<Mutex<Vec<(usize, usize, bool)>>>;
 
 pub struct SimBuffer {
@@ -61,7 +61,7 @@ pub struct SimBuffer {
     at: usize,
     record: Record,
     has_card: bool,
-    /// What `deliver` saw.
+    /// The bytes that `deliver` saw.
     delivered: Arc<Mutex<Option<Vec<u8>>>>,
     refuses: Arc<AtomicUsize>,
 }
@@ -139,9 +139,9 @@ impl Drop for SimBuffer {
 /// What the user of a link decides, shared with the machine.
 #[derive(Default)]
 pub struct Decisions {
-    /// By flow of the current link.
+    /// The publisher of each flow of the current link.
     pub publishers: BTreeMap<u64, u64>,
-    /// By publisher: below it all is delivered or missed.
+    /// The delivered position of each publisher.
     pub positions: BTreeMap<u64, u64>,
     pub full_one_in: u64,
     pub refuses_large: bool,
@@ -152,9 +152,9 @@ pub struct SimUser {
     pub arena: Arc<Mutex<Arena>>,
     pub has_cards: bool,
     pub decisions: Mutex<Decisions>,
-    /// How often `deliver` gives a buffer back before it takes one.
+    /// How many more times `deliver` gives the buffer back.
     pub refuses: Arc<AtomicUsize>,
-    /// What the last `deliver` saw.
+    /// The bytes that the last `deliver` saw.
     pub delivered: Arc<Mutex<Option<Vec<u8>>>>,
 }
 
@@ -244,7 +244,7 @@ impl Payload for SimPayload {
     }
 }
 
-/// Whose turn it is, in words.
+/// A turn as text.
 pub fn name(turn: &Turn) -> String {
     match turn {
         Turn::Opened { first, .. } => format!("opened at {first}"),

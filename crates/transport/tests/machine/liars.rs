@@ -1,4 +1,4 @@
-//! Peers that break the protocol: each violation has its name, and nothing a peer sends panics or writes outside a grant.
+//! Peers that break the protocol: the machine names each violation, and no frame of a peer makes it panic or write outside a grant.
 use crate::wire::{limits, Pair, CHUNK};
 use rgaps_testkit::Random;
 use rgaps_transport::machine::frame::{self, Decoded, Description, Frame, Lanes, FLOW_ENDED};
@@ -65,7 +65,7 @@ impl FlowReceiver for Victim {
     }
 }
 
-/// A machine that reads whatever a peer sends.
+/// A machine that reads any frame.
 struct Target {
     machine: LinkMachine,
     user: Arc<Victim>,
@@ -90,7 +90,7 @@ impl Target {
         }
     }
 
-    /// Reads a frame and does what follows, in an order that chance decides.
+    /// Reads a frame, and does what follows in a random order.
     fn read(&mut self, random: &mut Random, lane: u32, frame: &Frame) {
         let bytes = usize::try_from(frame.payload_bytes()).unwrap();
         if self.is_over || bytes > 1 << 16 {
@@ -156,7 +156,7 @@ impl Target {
         }
     }
 
-    /// All that it writes; frames that need bytes of a message are written at once.
+    /// Takes all frames that it writes, and reports their payloads as written.
     fn write(&mut self, lane: u32) -> Vec<Frame> {
         let mut all = Vec::new();
         while let Some(queued) = self.machine.next(lane, WriteLimit::All) {
@@ -186,7 +186,7 @@ fn description(random: &mut Random) -> Description {
     Description::new(&vec![1; random.below(20) as usize]).unwrap()
 }
 
-/// Any frame, with numbers that are likely to mean something.
+/// A random frame, with numbers that are likely to be in use.
 fn any_frame(random: &mut Random) -> Frame {
     let flow = random.below(5);
     let sequence = random.below(8);
@@ -257,7 +257,7 @@ fn seeds() -> std::ops::Range<u64> {
     0..crate::number("SEEDS").unwrap_or(400)
 }
 
-/// What a target has in flight while it is lied to.
+/// Gives a target flows with messages in flight.
 fn with_flows(target: &mut Target, random: &mut Random) {
     for publisher in 0_u64..2 {
         let flow = target
@@ -301,7 +301,7 @@ fn whatever_frames_arrive_nothing_panics_and_nothing_outside_a_grant_is_written(
     assert!(violations > 0);
 }
 
-/// An honest exchange, of which some frames are changed, dropped, repeated or exchanged.
+/// An honest exchange in which some frames are changed, dropped, repeated or swapped.
 #[test]
 fn whatever_is_changed_in_an_honest_exchange_nothing_panics() {
     let (mut violations, mut delivered) = (0, 0);
@@ -336,7 +336,7 @@ fn whatever_is_changed_in_an_honest_exchange_nothing_panics() {
     assert!(violations > 0 && delivered > 0);
 }
 
-/// What arrives instead of a frame.
+/// The frames that arrive instead of this one.
 fn changed(random: &mut Random, frame: Frame) -> Vec<Frame> {
     if !random.one_in(40) {
         return vec![frame];
@@ -360,7 +360,7 @@ fn changed(random: &mut Random, frame: Frame) -> Vec<Frame> {
     }
 }
 
-/// What the second end says of these frames, after an honest exchange of the first.
+/// The violation that the second end finds in these frames, or `nothing`.
 fn blamed(pair: &mut Pair, frames: &[Frame]) -> String {
     for frame in frames {
         let bytes = match frame {
@@ -531,7 +531,7 @@ fn a_receiver_names_what_a_sender_does_wrong() {
                 .chain((1..5000).map(|at| gap(1, at * 2, at * 2 + 1)))
                 .collect(),
         ),
-        // Each lies within the window, but not all of them together.
+        // Each message alone is within the window, but all together are not.
         (
             "too many arrived before their turn",
             [open(1)]
@@ -571,7 +571,7 @@ fn a_chunk_is_taken_only_from_a_lane_of_its_grant() {
     let late = pair.ends[1].machine.frame(2, &chunk(0, 1000), &[]);
     let text = late.unwrap_err().to_string();
     assert!(text.contains("its lane is none of the grant's"), "{text}");
-    // Nor after that lane has said that nothing follows.
+    // Nor from a lane of the grant that has brought ABANDON.
     assert_eq!(blamed(&mut pair, &[request(1, 1, 2500)]), "nothing");
     assert_eq!(
         blamed(&mut pair, &[Frame::Abandon(frame::Abandon { grant: 1 })]),
@@ -628,7 +628,7 @@ fn a_sender_names_what_a_receiver_does_wrong() {
     }
 }
 
-/// A peer that asks again and again, and reads nothing, loses its lane and fills no memory.
+/// A peer that causes answers and reads none loses its lane, and does not fill memory.
 #[test]
 fn a_peer_that_does_not_read_the_answers_is_reported() {
     let mut pair = Pair::new(&[1]);
@@ -651,7 +651,7 @@ fn a_peer_that_does_not_read_the_answers_is_reported() {
     assert_eq!(pair.ends[1].write(1).len(), 16 << 10);
 }
 
-/// Its bytes were counted wrong when the flow gave the message up.
+/// Regression: the flow counted the message's bytes wrong when it gave the message up.
 #[test]
 fn another_size_is_found_out_before_there_is_a_buffer_too() {
     let mut pair = Pair::new(&[1]);

@@ -1,4 +1,4 @@
-//! One thing after the other: what crosses in which trip, and what a lost lane, a refusal or an end leaves.
+//! Single scenarios of two machines: which frames cross in which trip, and what a lost lane, a refusal or an end leaves behind.
 use crate::host::SimPayload;
 use crate::wire::{end, limits, names, Pair, Sent, CHUNK};
 use rgaps_transport::machine::frame::{self, Description, Frame, FLOW_ENDED};
@@ -21,7 +21,7 @@ fn open_and_the_first_small_messages_leave_in_one_write_and_take_half_a_round_tr
     );
 }
 
-/// A publisher's flow is opened when it is known, and its messages have numbers by then.
+/// A flow may open when its publisher's messages already have higher numbers.
 #[test]
 fn a_first_message_with_any_number_takes_as_long() {
     let mut pair = Pair::new(&[1]);
@@ -38,7 +38,7 @@ fn a_first_message_with_any_number_takes_as_long() {
     let delivered = pair.ends[1].take_delivered();
     assert_eq!(delivered.len(), 3, "{delivered:?}");
     assert_eq!(delivered[2], "small 500");
-    // The answer, and the bytes.
+    // One trip for GRANT, one for the bytes.
     assert_eq!(pair.trips_until("large 501"), 2);
 }
 
@@ -46,7 +46,7 @@ fn a_first_message_with_any_number_takes_as_long() {
 fn what_the_first_window_covers_needs_no_answer_and_what_it_does_not_waits_for_one() {
     let mut pair = Pair::new(&[1]);
     pair.run();
-    // More payloads than a lane has in hand at a time: written here one by one.
+    // More payloads than a lane takes at a time: `write` takes and writes them one by one.
     let flow = pair.ends[0].open(7, 0);
     for sequence in 0..600 {
         pair.ends[0].send(flow, 7, sequence, 192);
@@ -113,7 +113,7 @@ fn large_messages_request_while_others_are_on_their_way() {
     assert_eq!(pair.trips_until("large 7"), 3);
 }
 
-/// A message of ten chunks of which the first lane loses some: what the receiver has, and what crosses again.
+/// The first lane loses some of a message's ten chunks: only those behind the prefix cross again.
 #[test]
 fn a_message_goes_on_behind_what_has_landed_when_its_lane_is_lost() {
     let mut pair = Pair::new(&[1, 2]);
@@ -266,7 +266,7 @@ fn messages_that_are_skipped_are_a_gap_though_none_follows() {
     );
 }
 
-/// Seed 874 of the simulation: all chunks had left when the flow was refused, and a lane lost some of them.
+/// Seed 874 of the simulation: the flow was refused after all chunks had left, and a lane lost some of them.
 #[test]
 fn a_refused_message_whose_chunks_are_lost_holds_no_buffer() {
     let mut pair = Pair::new(&[1, 2]);
@@ -288,7 +288,7 @@ fn a_refused_message_whose_chunks_are_lost_holds_no_buffer() {
     assert!(pair.ends[1].user.arena.lock().unwrap().is_free());
 }
 
-/// Seed 1267 of the simulation: the flow's end arrived before it was refused, and was taken for a delivery.
+/// Seed 1267 of the simulation: CLOSE arrived before the receiver refused the flow, and the sender took its answer for a delivery.
 #[test]
 fn a_flow_that_is_refused_behind_its_end_acknowledges_nothing() {
     let mut pair = Pair::new(&[1]);
@@ -355,7 +355,7 @@ fn a_refusal_that_is_lost_with_its_lane_is_sent_again() {
         .contains(&format!("{flow} ended")));
 }
 
-/// The answer to CLOSE takes CLOSE's lane, so the sender asks again if it is lost; no tombstone is needed.
+/// The answer to CLOSE takes CLOSE's lane. If it is lost, the sender repeats CLOSE, and the receiver needs no tombstone to answer.
 #[test]
 fn an_end_that_is_lost_with_its_lane_is_told_again_from_the_number_alone() {
     let mut pair = Pair::new(&[1, 2]);
@@ -396,8 +396,7 @@ fn an_end_that_is_lost_with_its_lane_is_told_again_from_the_number_alone() {
     );
 }
 
-/// The sender has lost a lane, and the receiver still reads what that brought: the flow's end arrives there after its copy on the other
-/// lane.
+/// The sender has lost a lane, and the receiver still reads from it: there CLOSE arrives after its copy on the other lane.
 #[test]
 fn an_end_is_answered_on_the_lane_of_its_copy_though_a_lost_lane_brings_it_later() {
     let mut pair = Pair::new(&[1, 2]);
@@ -475,7 +474,7 @@ fn flows_go_on_to_another_peer_with_what_they_retain() {
     drop(pair.ends[0].machine.restart());
     pair.ends[0].carry_out();
     assert_eq!(pair.ends[0].take_reported(), [format!("{cut} ended")]);
-    // They wait for their user, and take messages meanwhile.
+    // The flows wait until their user reopens them, and take messages meanwhile.
     assert!(pair.ends[0].send(open, 5, 6, 50));
     pair.lane_up(2);
     pair.run();

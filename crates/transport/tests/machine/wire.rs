@@ -1,4 +1,4 @@
-//! Two machines and lanes whose frames arrive together, one trip after the other.
+//! Two machines, and lanes that carry all waiting frames in both directions at once, one trip after the other.
 use crate::host::{describe, remote_of, SimPayload, SimUser};
 use rgaps_transport::machine::frame::{Decoded, Description, Frame, Small};
 use rgaps_transport::machine::{
@@ -16,12 +16,12 @@ pub struct Sent {
 pub struct End {
     pub machine: LinkMachine,
     pub user: Arc<SimUser>,
-    /// What was delivered: messages with their bytes, and all else by its name.
+    /// The turns that were delivered, as flow and text.
     pub delivered: Vec<(u64, String)>,
     pub reported: Vec<String>,
     /// Flows that the receiver has accepted.
     pub accepted: Vec<u64>,
-    /// The user takes nothing.
+    /// The user takes no turn.
     pub is_slow: bool,
 }
 
@@ -65,7 +65,7 @@ impl End {
         self.machine.send(flow, sequence, payload, description)
     }
 
-    /// Everything that waits for a lane, with one write.
+    /// Takes all frames that wait for a lane.
     pub fn write(&mut self, lane: u32) -> Vec<Sent> {
         let mut all = Vec::new();
         while let Some(queued) = self.machine.next(lane, WriteLimit::All) {
@@ -210,7 +210,7 @@ impl Pair {
         }
     }
 
-    /// What both ends have to write crosses. Whether there was something.
+    /// Carries all waiting frames of both ends across. Returns whether there were any.
     pub fn trip(&mut self) -> bool {
         let lanes = &self.lanes;
         let written = self.ends.each_mut().map(|end| {
@@ -227,7 +227,7 @@ impl Pair {
         any
     }
 
-    /// Until nothing is left to be written.
+    /// Makes trips and ticks until no frame waits.
     pub fn run(&mut self) {
         loop {
             while self.trip() {}
@@ -241,7 +241,7 @@ impl Pair {
         }
     }
 
-    /// One-way trips until the second end has delivered this.
+    /// Makes trips until the second end has delivered this turn; returns how many.
     pub fn trips_until(&mut self, name: &str) -> u64 {
         let start = self.trips;
         while !self.ends[1].delivered.iter().any(|(_, of)| of == name) {
@@ -252,7 +252,7 @@ impl Pair {
     }
 }
 
-/// Frames by their names, as a lane would write them.
+/// The names of frames, in the order of writing.
 pub fn names(frames: &[Sent]) -> Vec<&'static str> {
     frames.iter().map(|sent| sent.frame.name()).collect()
 }

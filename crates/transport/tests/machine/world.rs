@@ -1,4 +1,4 @@
-//! Two hosts, one link with messages in both directions, and what happens to it.
+//! The simulated world: two hosts, one link with messages in both directions, and seeded faults.
 use crate::content::content;
 use crate::host::{describe, name, remote_of, SimPayload, SimUser, ARENA_AT};
 use rgaps_testkit::Random;
@@ -18,7 +18,7 @@ pub struct Faults {
     pub cancels: bool,
     pub cards: bool,
     pub refusals: bool,
-    /// An end may hold on to a lost lane for long, and read what it brings late. Flows end and begin all the time.
+    /// An end may notice late that a lane is lost, and still read what the lane brought. Flows end and begin all the time.
     pub delays: bool,
 }
 
@@ -38,7 +38,7 @@ pub struct Counts {
     pub cut: u64,
     pub direct: u64,
     pub late: u64,
-    /// Frames that arrive on a lane that their sender has lost; and those of a flow that has ended for it.
+    /// Frames that arrive on a lane that their sender has lost; `delayed_after_end`: those of a flow that has ended at its sender.
     pub delayed: u64,
     pub delayed_after_end: u64,
     pub steps: u64,
@@ -71,15 +71,15 @@ impl Counts {
     }
 }
 
-/// Lanes that work, and with those that are lost and have not ended.
+/// The most working lanes; and the most together with lost lanes that have not ended.
 const LANES: usize = 3;
 const LANES_WITH_LOST: usize = 7;
-/// The most that an end delays what it reads, and that it sees that a lane is lost: in its turns.
+/// The most turns by which an end delays reading, and noticing that a lane is lost.
 const DELAY_MAX: u64 = 60;
-/// Steps with faults, and steps after which a run without new faults has to be at its end.
+/// The first `FAULTY` steps have faults; the run has to end within `STEPS_MAX`.
 const FAULTY: u64 = 4000;
 const STEPS_MAX: u64 = 100_000;
-/// With delays a run is so many times longer.
+/// A run with delays is so many times longer.
 const DELAYED_RUN: u64 = 4;
 const ARENA_BYTES: usize = 4000;
 const SMALL_MAX: u64 = 100;
@@ -94,22 +94,22 @@ enum End {
 struct Item {
     frame: Vec<u8>,
     payload: Vec<u8>,
-    /// Where in the peer's arena the card writes it.
+    /// The address in the peer's arena to which the card writes the payload, if it does.
     address: Option<u64>,
 }
 
-/// One connection. What is in a queue arrives in its order; when is chance. Index: the host that sends, or whose end it is.
+/// One connection. A queue keeps its order; the delay is random. Arrays are indexed by the host that sends, or whose end it is.
 struct Lane {
     number: u32,
     is_rdma: bool,
     is_broken: bool,
-    /// An end reads, and sees that the lane is lost, once in so many of its turns.
+    /// An end reads, and notices that the lane is lost, once in so many of its turns.
     delay: [u64; 2],
     ends: [End; 2],
     in_hand: [VecDeque<QueuedFrame>; 2],
     wire: [VecDeque<Item>; 2],
     reading: [Option<(WriteRange, Vec<u8>, bool)>; 2],
-    /// Of an RDMA lane that broke: bytes may still be written, but nobody is notified.
+    /// Of a broken RDMA lane: the card may still write bytes, but notifies nobody.
     is_mute: [bool; 2],
 }
 
@@ -117,9 +117,9 @@ struct Publisher {
     host: usize,
     sizes: Vec<u64>,
     offered: u64,
-    /// Behind the last that its flow took.
+    /// The number after the last message that its flow took.
     flow_next: u64,
-    /// Below it all is acknowledged.
+    /// The acknowledged position.
     confirmed: u64,
     cancelled: BTreeSet<u64>,
     growing: BTreeMap<u64, (Arc<SimPayload>, u64)>,
@@ -127,13 +127,13 @@ struct Publisher {
     flow: Option<u64>,
     is_closed: bool,
     is_done: bool,
-    /// Its receiver wants none of it.
+    /// Its receiver refuses its flows.
     is_refused: bool,
-    /// Its flow was ended before what has not been delivered.
+    /// Its flow was cut.
     is_cut: bool,
 }
 
-/// Bytes of messages of a publisher that may wait for their acknowledgement.
+/// The most unacknowledged bytes of a publisher.
 const RETAINED_MAX: u64 = 2500;
 
 impl Publisher {
@@ -144,7 +144,7 @@ impl Publisher {
     }
 }
 
-/// What a host's sending end was told, and has used.
+/// Checks that a host's sending end keeps to the limits and grants that it got.
 #[derive(Default)]
 struct Observer {
     limits: BTreeMap<u64, u64>,
@@ -313,7 +313,7 @@ impl World {
         }
     }
 
-    /// What follows at once from whatever happened.
+    /// Does what follows at once from a step.
     fn settle(&mut self) {
         for host in &mut self.hosts {
             while let Some(output) = host.machine.output() {
@@ -424,7 +424,7 @@ impl World {
         }
     }
 
-    /// A publisher ends its flow at once; another one begins where that ended for its receiver.
+    /// A publisher cuts its flow; another flow begins where the receiver ended that one.
     fn cut(&mut self, id: usize) {
         let publisher = &mut self.publishers[id];
         if let Some(flow) = publisher.flow {
@@ -477,12 +477,12 @@ impl World {
         }
     }
 
-    /// Something happens on a lane at one end.
+    /// Does something at one end of a lane.
     fn lane_step(&mut self, at: usize, host: usize) {
         let lane = &mut self.lanes[at];
         let is_late = lane.delay[host] > 1 && (self.is_faulty || lane.is_broken);
         let is_late = is_late && !self.random.one_in(lane.delay[host]);
-        // Who sees late that a lane is lost mostly reads all it brought.
+        // An end that notices late that a lane is lost mostly reads all that the lane brought.
         let has_rest = lane.delay[host] > 1 && !lane.wire[1 - host].is_empty();
         let reads_rest = has_rest && !self.random.one_in(10);
         match (lane.ends[host], self.random.below(7)) {
@@ -508,7 +508,7 @@ impl World {
         lane.in_hand[host].clear();
         lane.reading[host] = None;
         lane.wire[1 - host].clear();
-        // Whoever reads and whoever writes may both report it.
+        // Both the reading and the writing thread may report it.
         for _ in 0..=self.random.below(2) {
             self.hosts[host].machine.lane_ended(lane.number);
         }
@@ -538,7 +538,7 @@ impl World {
         }
     }
 
-    /// The lane reads the oldest frame's bytes, only now, and sends them.
+    /// The lane reads the oldest frame's payload, not earlier, and sends the frame.
     fn write(&mut self, at: usize, host: usize) {
         let lane = &mut self.lanes[at];
         let Some(queued) = lane.in_hand[host].pop_front() else {
@@ -634,7 +634,7 @@ impl World {
         }
     }
 
-    /// The user's code runs.
+    /// Runs the user's code for one output.
     fn carry_out(&mut self, host: usize) {
         if self.random.one_in(2) {
             if let Some((flow, sequence, length, bytes)) = self.hosts[host].small.pop_front() {
@@ -704,7 +704,7 @@ impl World {
         decisions.positions.get(&id).copied().unwrap_or(0)
     }
 
-    /// One turn of a flow. Now and then the user cannot take it.
+    /// Delivers a turn. At random the user cannot take it.
     fn deliver(&mut self, host: usize, flow: u64, turn: Turn) -> Result<(), Turn> {
         let cannot = self.random.one_in(5) && !matches!(turn, Turn::Large { .. });
         if cannot {
@@ -800,7 +800,7 @@ impl World {
         decisions.positions.insert(id, to);
     }
 
-    /// One host crashed and makes a new machine; that of the other one restarts.
+    /// The crashed host makes a new machine; the other host's machine restarts.
     fn restart(&mut self) {
         let Some(crashed) = self.crash.take() else {
             return;
@@ -809,7 +809,7 @@ impl World {
         self.lives += 1;
         self.next_lane = 1;
         let other = 1 - crashed;
-        // What arrived from the former life is over; what it acknowledged counts.
+        // Deliveries from the crashed life are dropped; its acknowledgements count.
         let is_sent = |output: &LinkOutput| !matches!(output, LinkOutput::Deliver { .. });
         self.hosts[other].outputs.retain(is_sent);
         drop(self.hosts[other].machine.restart());
@@ -845,7 +845,7 @@ impl World {
             let held = host.machine.held();
             host.outputs.is_empty() && (held.flows, held.large, held.grants) == (0, 0, 0)
         };
-        // Also a lane that is lost holds bytes until it ends.
+        // A lost lane holds bytes until it ends.
         self.crash.is_none()
             && self.lanes.iter().all(|lane| !lane.is_broken)
             && self.publishers.iter().all(|publisher| publisher.is_done)
@@ -903,12 +903,12 @@ impl World {
     }
 }
 
-/// What the receiver's user is told of a publisher's flow.
+/// The description of a publisher's flow.
 fn description_of(id: usize) -> Description {
     Description::new(&(id as u64).to_le_bytes()).unwrap()
 }
 
-/// The flow of a frame that its sending end has queued.
+/// The flow of a frame that a sending end queues.
 fn flow_of(frame: &Frame) -> Option<u64> {
     match *frame {
         Frame::Open(frame::Open { flow, .. })
@@ -921,7 +921,7 @@ fn flow_of(frame: &Frame) -> Option<u64> {
 }
 
 impl Observer {
-    /// The sending end uses no more than it was given.
+    /// Checks a frame that the sending end queues against its limits.
     fn sends(&mut self, frame: &Frame, small_max: u64) {
         match *frame {
             Frame::Small(frame::Small {

@@ -1,4 +1,4 @@
-//! One of the two programs: its device, and the connection over which both agree.
+//! An end of the test: its device, and the TCP connection over which both ends exchange addresses and wait for each other.
 
 use anyhow::{ensure, Context, Result};
 use rgaps_verbs::raw::RawPair;
@@ -8,9 +8,9 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Where b listens.
+/// The port on which b listens.
 const PORT: u16 = 7471;
-/// Nothing here takes longer.
+/// How long a step may take.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct End {
     control: TcpStream,
 }
 
-/// What a peer may write.
+/// Memory of the peer that this end may write.
 #[derive(Clone, Copy)]
 pub struct Place {
     pub address: u64,
@@ -66,7 +66,7 @@ impl End {
         Ok(bytes)
     }
 
-    /// The peer closed the connection, or is gone.
+    /// Whether the peer closed the connection or died.
     pub fn has_ended(&self) -> Result<bool> {
         self.control.set_nonblocking(true)?;
         let peeked = self.control.peek(&mut [0]);
@@ -77,7 +77,7 @@ impl End {
         })
     }
 
-    /// Both get here before either goes on.
+    /// Waits until both ends have called this.
     pub fn barrier(&mut self) -> Result<()> {
         self.say(b"!")?;
         ensure!(self.hear::<1>()? == *b"!", "the peer is elsewhere");
@@ -89,7 +89,7 @@ impl End {
         ChannelAddress::decode(&self.hear::<ADDRESS_BYTES>()?).context("not an address")
     }
 
-    /// A channel that stands at both ends.
+    /// A channel that both ends have connected.
     pub fn channel(&mut self, config: ChannelConfig) -> Result<Channel> {
         let channel = Channel::new(&self.device, config)?;
         let peer = self.addresses(&channel.address())?;
@@ -98,7 +98,7 @@ impl End {
         Ok(channel)
     }
 
-    /// A queue pair, with memory that the peer may write, and the peer's.
+    /// A connected queue pair, memory that the peer may write, and the peer's address.
     pub fn raw(&mut self, sends: u32, receives: u32, bytes: usize) -> Result<Raw> {
         let mut pair = RawPair::new(&self.device, sends, receives)?;
         let memory = Allocation::new(bytes);
@@ -110,7 +110,7 @@ impl End {
         Ok(Raw { pair, memory, peer })
     }
 
-    /// A place of b's that a knows; b has the memory too.
+    /// Registers memory at both ends, for a to write from its own to b's. Returns the peer's address and key, and this end's memory.
     pub fn place(&mut self, bytes: usize) -> Result<(Place, Arc<Allocation>, Arc<Region>)> {
         let memory = Allocation::new(bytes);
         let access = match self.role {
@@ -131,7 +131,7 @@ impl End {
     }
 }
 
-/// A queue pair whose peer's region is known; its own memory is region 0.
+/// A connected queue pair; its own memory is region 0.
 pub struct Raw {
     pub pair: RawPair,
     pub memory: Arc<Allocation>,
@@ -148,7 +148,7 @@ fn open() -> Result<Arc<Device>> {
     Ok(verbs.open(port)?)
 }
 
-/// Asks again and again.
+/// Asks every 20 ms until there is an answer; `None` after [`LIMIT`].
 pub fn within<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let start = Instant::now();
     while start.elapsed() < LIMIT {
@@ -161,7 +161,7 @@ pub fn within<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     None
 }
 
-/// Sends a frame when there is room; what comes meanwhile goes to `each`.
+/// Sends a frame as soon as there is credit; frames that arrive meanwhile go to `each`.
 pub fn send(
     channel: &Channel,
     frame: &[u8],
@@ -176,7 +176,7 @@ pub fn send(
     }
 }
 
-/// Serves until this many frames more have come.
+/// Serves until this many more frames have arrived.
 pub fn receive(channel: &Channel, frames: u64, each: &mut Each<'_>) -> Result<()> {
     let mut come = 0;
     let start = Instant::now();
@@ -187,7 +187,7 @@ pub fn receive(channel: &Channel, frames: u64, each: &mut Each<'_>) -> Result<()
     Ok(())
 }
 
-/// Serves until all that was sent has completed.
+/// Serves until frame `number` has completed.
 pub fn flush(channel: &Channel, number: u64) -> Result<()> {
     while channel.completed() < number {
         channel.serve(&mut |_| Ok(()), LIMIT)?;
@@ -206,7 +206,7 @@ pub fn end_of(channel: &Channel) -> Result<ChannelError> {
     anyhow::bail!("it goes on")
 }
 
-/// SplitMix.
+/// The mixing function of SplitMix64.
 pub fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -214,7 +214,7 @@ pub fn mix(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Bytes that only this number has.
+/// Fills with bytes that depend on the number.
 pub fn fill(number: u64, into: &mut [u8]) {
     for (index, bytes) in (0u64..).zip(into.chunks_mut(8)) {
         let word = mix(number ^ (index << 32)).to_le_bytes();
@@ -222,7 +222,7 @@ pub fn fill(number: u64, into: &mut [u8]) {
     }
 }
 
-/// Whether they are these.
+/// Whether the bytes are those of [`fill`].
 pub fn is_filled(number: u64, bytes: &[u8]) -> bool {
     let mut words = (0u64..).zip(bytes.chunks(8));
     words.all(|(index, bytes)| mix(number ^ (index << 32)).to_le_bytes()[..bytes.len()] == *bytes)

@@ -1,4 +1,4 @@
-//! What ends a channel on a real device, each with the status that it names.
+//! Faults that end a channel on a real device. Each test checks the status or event that the channel names.
 
 use crate::end::*;
 use crate::stream::direct;
@@ -9,7 +9,7 @@ use serde_json::json;
 use std::process::Command;
 use std::time::Instant;
 
-/// How long one waits for news at once.
+/// The limit of one wait for something to happen.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
 
 fn report(fault: &str, role: Role, error: &str, since: Instant) {
@@ -56,7 +56,7 @@ pub fn all(end: &mut End) -> Result<()> {
             ensure!(status(&error) == Some(Status::RemoteAccess), "{error}");
             drained(&channel)?;
         } else {
-            // Whether its device says so differs: it may stay as it is.
+            // Devices differ: b's may report the refused write, or nothing.
             let ended = channel.serve(
                 &mut |_| Err("a frame came".into()),
                 std::time::Duration::from_secs(1),
@@ -87,7 +87,7 @@ fn first_failure(raw: &Raw) -> Result<Status> {
 }
 
 fn raw_faults(end: &mut End) -> Result<()> {
-    // Soft-RoCE has another name than cards for a local key of nobody.
+    // Soft-RoCE reports another status than cards for an unknown local key.
     let nobodys: &[Status] = &[Status::LocalProtection, Status::LocalQueuePair];
     let cases = [
         ("local key of nobody", 0x5a00, 0, 1, nobodys),
@@ -132,7 +132,7 @@ fn raw_faults(end: &mut End) -> Result<()> {
     Ok(())
 }
 
-/// A program that receives until it is killed: b's second one.
+/// Receives until the process is killed: b's second process.
 pub fn victim(end: &mut End) -> Result<()> {
     let channel = end.channel(ChannelConfig::default())?;
     loop {
@@ -140,7 +140,7 @@ pub fn victim(end: &mut End) -> Result<()> {
     }
 }
 
-/// A channel that names the peer's death itself, also on Soft-RoCE.
+/// A configuration with which a channel detects the peer's death itself, also on Soft-RoCE.
 fn giving_up() -> ChannelConfig {
     ChannelConfig {
         retries: 6,
@@ -148,7 +148,7 @@ fn giving_up() -> ChannelConfig {
     }
 }
 
-/// Sends until that ends the channel. Without credit, and nothing in flight, only a probe finds out.
+/// Sends until the channel ends. Without credit, and with nothing in flight, only a probe finds out.
 fn until_error(channel: &Channel) -> Result<ChannelError> {
     let start = Instant::now();
     while start.elapsed() < LIMIT {
@@ -171,7 +171,7 @@ fn until_error(channel: &Channel) -> Result<ChannelError> {
     anyhow::bail!("it goes on")
 }
 
-/// Where the victim listens.
+/// The port on which the victim listens.
 const VICTIM_PORT: u16 = 7472;
 
 pub fn killed(end: &mut End) -> Result<()> {
@@ -224,8 +224,8 @@ fn link_is_back() -> Result<()> {
     .context("the link does not come back")
 }
 
-/// a pulls its cable while nothing is sent: its device tells of that by itself, and b's channel, which has nothing to
-/// wait for, stays.
+/// a takes its link down while nothing is sent: its device reports that by itself, and b's channel, which has nothing in
+/// flight, goes on.
 pub fn event(end: &mut End) -> Result<()> {
     let channel = end.channel(ChannelConfig::default())?;
     if end.role == Role::A {
@@ -249,7 +249,7 @@ pub fn event(end: &mut End) -> Result<()> {
     Ok(())
 }
 
-/// a pulls its cable, and puts it back when both have noticed.
+/// a takes its link down, and up again when both have noticed.
 pub fn link(end: &mut End) -> Result<()> {
     let channel = end.channel(giving_up())?;
     if end.role == Role::A {

@@ -1,4 +1,4 @@
-//! Figures. What is Soft-RoCE's says something as a ratio only.
+//! Measurements. Of those on Soft-RoCE, only ratios mean something.
 
 use crate::end::*;
 use crate::stream::direct;
@@ -14,7 +14,7 @@ const STREAM_FRAMES: u64 = 300;
 const STREAM_BYTES: usize = 64 << 10;
 const RING_BYTES: usize = 1 << 20;
 
-/// Polls until something has come.
+/// Polls until a frame has arrived.
 fn polled(channel: &Channel, each: &mut Each<'_>) -> Result<()> {
     while channel.progress(each)?.frames == 0 {
         std::hint::spin_loop();
@@ -73,7 +73,7 @@ pub fn rate(end: &mut End) -> Result<()> {
             for _ in 0..STREAM_FRAMES {
                 send(&channel, frame, direct, &mut |_| Ok(()))?;
             }
-            // It has all of them.
+            // b answers when it has all of them.
             receive(&channel, 1, &mut |_| Ok(()))?;
             let mib = ((STREAM_FRAMES as usize * STREAM_BYTES) >> 20) as f64;
             let counts = channel.counts();
@@ -91,7 +91,7 @@ pub fn rate(end: &mut End) -> Result<()> {
     Ok(())
 }
 
-/// As few credits as a channel can have, polled for a while: it stalls all the time, and nothing overflows.
+/// The fewest credits that a channel can have, polled for five seconds: it stalls all the time, and nothing overflows.
 pub fn credits(end: &mut End) -> Result<()> {
     let config = ChannelConfig {
         ring_bytes: 256,
@@ -144,7 +144,7 @@ pub fn credits(end: &mut End) -> Result<()> {
 }
 
 fn voluntary_switches() -> i64 {
-    // SAFETY: the structure is plain numbers, which the call fills in.
+    // SAFETY: the structure contains only integers, for which zeros are values, and the call fills it in.
     unsafe {
         let mut usage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
@@ -174,7 +174,7 @@ pub fn switches(end: &mut End) -> Result<()> {
     Ok(())
 }
 
-/// Batches of frames, polled: for whoever counts system calls. How many frames: `VERBS_CHECK_FRAMES`.
+/// Sends batches of frames and polls, so that somebody can count the system calls. `VERBS_CHECK_FRAMES` is the number of frames.
 pub fn posts(end: &mut End) -> Result<()> {
     const BATCH: u64 = 8;
     let frames = std::env::var("VERBS_CHECK_FRAMES").ok();
@@ -204,7 +204,7 @@ pub fn posts(end: &mut End) -> Result<()> {
     Ok(())
 }
 
-/// What copying a frame of 64 KiB takes: once at each end of a ring.
+/// How long copying a frame of 64 KiB takes, which each end of a ring does once.
 pub fn copying() -> Result<()> {
     let (from, to) = (Allocation::new(RING_BYTES), Allocation::new(RING_BYTES));
     let mut frame = vec![1; STREAM_BYTES];
@@ -220,7 +220,7 @@ pub fn copying() -> Result<()> {
     Ok(())
 }
 
-/// GVirtuS's hidden cost: registering the memory of each message, against once.
+/// Compares registering memory for each message, a hidden cost of GVirtuS, with registering it once.
 pub fn registration(end: &mut End) -> Result<()> {
     const MESSAGES: u64 = 200;
     for bytes in [64 << 10, 1 << 20] {
@@ -263,18 +263,18 @@ pub fn registration(end: &mut End) -> Result<()> {
     Ok(())
 }
 
-/// What zeroing alone takes, in memory that is locked: beside the 50 GB/s of a 400 Gb/s link.
+/// How fast locked memory is zeroed, to compare with the 50 GB/s of a 400 Gb/s link.
 pub fn zeroing() -> Result<()> {
     let bytes = 256 << 20;
     let memory = Allocation::new(bytes);
-    // SAFETY: the memory is there.
+    // SAFETY: `memory` has `bytes` bytes, and lives until the end of this function.
     let is_locked = unsafe { libc::mlock(memory.start().cast(), bytes) } == 0;
     let mut best = [f64::MAX; 2];
     for (best, piece) in best.iter_mut().zip([64 << 10, bytes]) {
         for _ in 0..5 {
             let start = Instant::now();
             for offset in (0..bytes).step_by(piece) {
-                // SAFETY: inside, and nobody else uses it.
+                // SAFETY: `piece` divides `bytes`, so the range lies inside `memory`, which nobody else uses.
                 unsafe { memory.start().add(offset).write_bytes(0, piece) };
                 std::hint::black_box(memory.start());
             }

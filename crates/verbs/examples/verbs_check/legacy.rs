@@ -1,5 +1,5 @@
-//! The ring of RGAPS's first version, to set beside the notices: a size before each message and a flag behind it,
-//! which the receiver polls in memory, and zeroes when it has read them.
+//! The ring of RGAPS's first version, to compare with notices: a size before each message and a flag behind it. The
+//! receiver polls both in memory, and zeroes the slot when it has read the message.
 
 use crate::end::*;
 use anyhow::{ensure, Context, Result};
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 const RING: usize = 1 << 20;
-/// The size before, the flag behind.
+/// Bytes of the size before a message and of the flag behind it.
 const FRAMING: usize = 16;
 const SIGNAL_EVERY: u32 = 16;
 const SENDS: u32 = 64;
 
-/// Both in turns, so that they meet the same machine; the figures are medians.
+/// Both rings run in turns, so that the machine's load affects both; the figures are medians.
 const TURNS: usize = 5;
 
 pub fn against_notices(end: &mut End) -> Result<()> {
@@ -47,7 +47,7 @@ fn median(mut of: Vec<f64>) -> f64 {
     of[of.len() / 2]
 }
 
-/// Seconds that a takes until b has everything.
+/// How many seconds a takes until b has everything.
 fn notices(end: &mut End, bytes: usize, messages: u64) -> Result<f64> {
     let channel = end.channel(ChannelConfig::default())?;
     let frame = vec![7; bytes];
@@ -77,7 +77,8 @@ fn notices(end: &mut End, bytes: usize, messages: u64) -> Result<f64> {
 
 fn word(memory: &Allocation, at: usize) -> &AtomicU64 {
     assert!(at % 8 == 0 && at + 8 <= memory.bytes());
-    // SAFETY: inside and aligned; devices write whole words.
+    // SAFETY: the assertion checked that the word lies inside the allocation, at a multiple of 8 from its page. The reference
+    // borrows the allocation; devices write whole words.
     unsafe { AtomicU64::from_ptr(memory.start().add(at).cast()) }
 }
 
@@ -97,7 +98,7 @@ fn legacy(end: &mut End, bytes: usize, messages: u64) -> Result<f64> {
                 let flag = at + 8 + bytes;
                 wait(|| word(&raw.memory, flag).load(Ordering::Acquire) == 1)?;
                 raw.memory.read(at + 8, &mut copy);
-                // SAFETY: inside, and a writes there only when the head has told it.
+                // SAFETY: the slot lies inside the ring, and a writes it again only after b's head has freed it, further down.
                 unsafe { raw.memory.start().add(at).write_bytes(0, bytes + FRAMING) };
                 let read = number + 1;
                 if read as usize % (slots / 4).max(1) == 0 || read == messages {

@@ -1,4 +1,4 @@
-//! A peer that keeps no protocol: a writes what it likes, b's channel says what is wrong and ends.
+//! Misbehaving peers: a violates the protocol by raw writes; b's channel names the violation and ends.
 
 use crate::end::*;
 use anyhow::{ensure, Result};
@@ -6,7 +6,7 @@ use rgaps_verbs::raw::{RawCompletion, RawWrite, NOTICES};
 use rgaps_verbs::*;
 use serde_json::json;
 
-/// What a writes into b's ring, and notifies.
+/// A write of a into b's ring: how many bytes, the header's length, number and cursor, the offset, the immediate data.
 struct Claim {
     what: &'static str,
     bytes: u32,
@@ -137,7 +137,7 @@ fn lie(end: &mut End, claim: &Claim) -> Result<()> {
         };
         raw.pair.write(0, &write)?;
     }
-    // It went out, or b had ended before.
+    // All writes have completed, or failed since b's channel had ended.
     let mut seen = 0;
     within(|| {
         seen += u32::from(matches!(

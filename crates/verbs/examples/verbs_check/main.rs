@@ -1,7 +1,6 @@
-//! `verbs-check ROLE ADDRESS TEST...`: channels on a real device, between two machines. Role `b` listens on its ADDRESS,
-//! `a` connects to b's; both name the same tests. Prints a line of JSON for each figure; ends with an error if anything is
-//! not as it has to be. `verbs-check zeroing` and `copying` need
-//! no device.
+//! `verbs-check ROLE ADDRESS TEST...`: tests channels on real devices, between two machines. Role `b` listens on its ADDRESS,
+//! `a` connects to it; both name the same tests. Prints a line of JSON for each figure, and fails if a check
+//! fails. `verbs-check zeroing` and `copying` need no device.
 
 mod end;
 mod faults;

@@ -1,4 +1,4 @@
-//! Every byte of streams both ways and of direct writes.
+//! Checks every byte of streams in both directions, and of direct writes.
 
 use crate::end::*;
 use anyhow::{ensure, Result};
@@ -74,7 +74,7 @@ fn size_of_direct(number: u64) -> u64 {
     }
 }
 
-/// From a into b's memory; b looks when the frame has come, and says so.
+/// Direct writes of a into b's memory. b checks the bytes when the frame has arrived, and answers.
 fn directs(end: &mut End) -> Result<()> {
     let channel = end.channel(ChannelConfig::default())?;
     let (place, memory, region) = end.place(DIRECT_MOST as usize)?;

@@ -1,9 +1,9 @@
-//! Devices and queue pairs of a network within a process.
+//! The devices and queue pairs of a network within a process.
 
 use super::*;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// 4096 bytes.
+/// The code of 4096 bytes in `enum ibv_mtu`.
 const MTU: u8 = 5;
 
 pub(super) struct InProcess {
@@ -74,7 +74,7 @@ impl Fabric for InProcess {
         self.add("ibv_reg_mr", (start as u64, bytes), access)
     }
 
-    /// The fake of a GPU's: the address is that of host memory.
+    /// Stands in for GPU memory: `address` must be an address of host memory, and the descriptor is ignored.
     fn register_dmabuf(
         &self,
         _dmabuf: BorrowedFd<'_>,

@@ -1,8 +1,8 @@
-//! A network within a process: the same channels without a device, with delays and faults from a seed.
+//! A network within a process: channels without a device, with delays and faults from a seed.
 //!
-//! Works are carried out when either end posts, polls or arms: at once, or with [`Faults::delay_one_in`] in
-//! any order that reliable connections allow (each queue pair's own works stay in order). What real devices
-//! refuse is refused here, with the same status.
+//! The network performs works when any queue pair posts, polls or arms: at once, or with [`Faults::delay_one_in`] in
+//! any order that reliable connections allow (each queue pair's own works stay in order). It refuses what real devices
+//! refuse, with the same status.
 
 mod devices;
 
@@ -16,35 +16,40 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What a network does that real ones do.
+/// The delays and limits of a network.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// All that is random comes from it.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// A step moves something in one of so many cases; 0 and 1: works are done when they are posted.
+    /// A step performs a work with a probability of one in so many; 0 and 1: works are performed when they are posted.
     pub delay_one_in: u32,
-    /// Queue slots that the devices have at most; 0: as many as are wanted.
+    /// The most slots of each queue that the devices give; 0: as many as wanted.
     pub depth_max: u32,
-    /// Bytes that works can have inline at most; none: as many as are wanted.
+    /// The most inline bytes of a work that the devices give; `None`: as many as wanted, up to 256.
     pub inline_max: Option<u32>,
 }
 
-/// Bytes that works can have inline at most.
+/// The most inline bytes of a work.
 const INLINE_BYTES: usize = 256;
-/// Credit words and their like.
+/// Up to so many bytes a copy goes word by word, for credit words.
 const WORDS_BYTES_MAX: usize = 64;
 
-/// Devices that reach each other.
-pub struct Network {
+/// A network of software devices that all reach each other.
+pub struct SoftwareNetwork {
     state: Arc<Mutex<NetworkState>>,
 }
 
 struct NetworkState {
     faults: Faults,
+    /// The state of the random generator.
     random: u64,
+    /// The last number given to a device, queue pair or registration.
     next: u32,
+    /// The network has no link.
     down: bool,
+    /// How the next work ends, in place of being performed.
     inject: Option<Status>,
+    /// The call that fails, with the error's number.
     refuse: Option<(&'static str, i32)>,
     regions: BTreeMap<u32, Memory>,
     pairs: BTreeMap<u32, Pair>,
@@ -65,7 +70,7 @@ struct Events {
     fd: OwnedFd,
 }
 
-/// What a work carries with it.
+/// The inline bytes of a work.
 type Inline = [u8; INLINE_BYTES];
 
 struct Pair {
@@ -76,7 +81,7 @@ struct Pair {
     works: VecDeque<(Work, Inline)>,
     receives: u32,
     completions: VecDeque<Completion>,
-    /// The last work posted, and the last known to be done: its slot, and those before, are free.
+    /// The last work posted, and the last whose completion was polled: its slot, and those before, are free.
     posted: u64,
     seen: u64,
     armed: bool,
@@ -84,12 +89,12 @@ struct Pair {
 }
 
 fn ring(fd: &OwnedFd) {
-    // It can fail only when it is about to overflow: then it was rung.
+    // The write fails only if the counter is about to overflow: then the bell has been rung.
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
 
 fn silence(fd: &OwnedFd) {
-    // Nothing to read is fine.
+    // The read fails if the bell was not rung, which is fine.
     let _ = rustix::io::read(fd, &mut [0; 8]);
 }
 
@@ -100,7 +105,7 @@ fn bell() -> Result<OwnedFd, VerbsError> {
     })
 }
 
-impl Network {
+impl SoftwareNetwork {
     /// A network without devices.
     pub fn new(faults: Faults) -> Self {
         let state = NetworkState {
@@ -118,7 +123,7 @@ impl Network {
         Self { state }
     }
 
-    /// A device of it, with its own protection domain.
+    /// Adds a device, with a protection domain of its own.
     pub fn device(&self, name: &str) -> Result<Arc<Device>, VerbsError> {
         let fd = bell()?;
         let mut state = locked(&self.state);
@@ -135,7 +140,7 @@ impl Network {
         })))
     }
 
-    /// Takes the link away or brings it back. What is posted without it fails.
+    /// Takes the link away from all devices, or brings it back. Works without a link fail.
     pub fn set_link(&self, up: bool) {
         let mut state = locked(&self.state);
         state.down = !up;
@@ -146,18 +151,18 @@ impl Network {
         }
     }
 
-    /// The next work that is carried out ends with this instead.
+    /// Makes the next work end with this status, in place of being performed.
     pub fn fail_next(&self, status: Status) {
         locked(&self.state).inject = Some(status);
     }
 
-    /// From now on this call that registers memory (`ibv_reg_mr` or `ibv_reg_dmabuf_mr`) fails, with this error's number.
+    /// Makes a call that registers memory (`ibv_reg_mr` or `ibv_reg_dmabuf_mr`) fail from now on, with this error number.
     pub fn refuse(&self, call: &'static str, errno: i32) {
         locked(&self.state).refuse = Some((call, errno));
     }
 
-    /// Writes into a device's memory as its peer's device could: what lies in a ring can be changed by who
-    /// may write it. `false` if no key allows it.
+    /// Writes into registered memory, as a misbehaving peer could at any time. Returns false if the memory is not registered
+    /// for peers to write.
     pub fn scribble(&self, address: u64, bytes: &[u8]) -> bool {
         let state = locked(&self.state);
         let found = state.regions.values().find(|memory| {
@@ -228,7 +233,7 @@ impl NetworkState {
         self.next
     }
 
-    /// Steele, Lea, Flood: SplitMix.
+    /// SplitMix64, by Steele, Lea and Flood.
     fn random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.random;
@@ -237,7 +242,7 @@ impl NetworkState {
         z ^ (z >> 31)
     }
 
-    /// Carries out some of what was posted.
+    /// Performs some of the posted works.
     fn step(&mut self) {
         let delay = u64::from(self.faults.delay_one_in);
         let waiting = |(_, pair): &(&u32, &Pair)| !pair.works.is_empty();
@@ -251,7 +256,7 @@ impl NetworkState {
             let (&number, _) = chosen.expect("they were counted");
             self.perform(number);
         }
-        // Whoever sleeps has to look again, or nothing moves.
+        // Works wait, and only calls perform them: wake the threads that sleep, so that they poll again.
         if self.pairs.values().any(|pair| !pair.works.is_empty()) {
             for pair in self.pairs.values_mut().filter(|pair| pair.armed) {
                 ring(&pair.fd);
@@ -281,7 +286,7 @@ impl NetworkState {
         }
     }
 
-    /// The peer's queue pair ends as well when it was written where it may not be.
+    /// Fails the peer's queue pair, too, after a write to memory that may not be written.
     fn refuse(&mut self, peer: Option<u32>) {
         let Some(pair) = peer.and_then(|peer| self.pairs.get_mut(&peer)) else {
             return;
@@ -340,10 +345,10 @@ impl NetworkState {
     }
 }
 
-/// Copies as devices do: short aligned pieces in whole words, which programs may look at meanwhile.
+/// Copies as devices do: short aligned pieces word by word, which programs may read meanwhile.
 ///
 /// # Safety
-/// Both are there; they may overlap only within one region.
+/// `bytes` bytes are valid at `from` to read and at `to` to write. The ranges may overlap.
 unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     let is_words = |address: usize| address % 8 == 0;
     if bytes > WORDS_BYTES_MAX
@@ -351,12 +356,12 @@ unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
             .into_iter()
             .all(is_words)
     {
-        // SAFETY: our caller promises that both ranges are there; `ptr::copy` allows for overlap.
+        // SAFETY: our caller promises that both ranges are valid; `ptr::copy` allows them to overlap.
         return unsafe { std::ptr::copy(from, to, bytes) };
     }
     for at in (0..bytes).step_by(8) {
-        // SAFETY: `at + 8` is at most `bytes`, which our caller promises are there at both; all three are multiples of 8,
-        // which was checked. Both words are accessed atomically, as programs do that look at them meanwhile.
+        // SAFETY: `at + 8` is at most `bytes`, and our caller promises that so many bytes are valid at both. The addresses and `bytes` are
+        // multiples of 8, which was checked. Programs that read these words meanwhile do so atomically, as this does.
         unsafe {
             let word = AtomicU64::from_ptr(from.add(at).cast_mut().cast()).load(Acquire);
             AtomicU64::from_ptr(to.add(at).cast()).store(word, Release);

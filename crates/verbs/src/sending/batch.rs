@@ -1,4 +1,4 @@
-//! Sending: frames that are posted together, and what is said between them.
+//! Sending: batches of frames that are posted together, and the notices and credits between them.
 
 use super::{Direct, Lack, Owed, Sending, Stall, STAGED_MAX};
 use crate::channel::{Channel, DIRECT_BYTES_MAX, HEADER_BYTES};
@@ -7,14 +7,14 @@ use crate::notice::{Notice, MARK_MAX};
 use std::io::IoSlice;
 use std::sync::MutexGuard;
 
-/// Frames that are posted together: with one doorbell when it is dropped, or full.
+/// Frames that are posted together with one doorbell: when the batch is dropped, or when it is full.
 pub struct Batch<'a> {
     channel: &'a Channel,
     sending: MutexGuard<'a, Sending>,
 }
 
 impl Channel {
-    /// Begins to send. Others who send wait until the batch is dropped.
+    /// Begins a batch. Other threads that send wait until it is dropped.
     pub fn batch(&self) -> Result<Batch<'_>, ChannelError> {
         self.check()?;
         let sending = self.sending()?;
@@ -22,8 +22,8 @@ impl Channel {
         Ok(Batch { channel, sending })
     }
 
-    /// Sends one frame, with the bytes that are to be in the peer's memory before it. Gives its number, or
-    /// nothing if there is no credit now: [`crate::Progress::room`] says when to ask again.
+    /// Sends one frame, after a direct write if there is one. Returns the frame's number; `None` if there is no credit
+    /// now: try again when [`crate::Progress::room`] says so.
     pub fn send(
         &self,
         parts: &[IoSlice<'_>],
@@ -35,8 +35,8 @@ impl Channel {
         Ok(number)
     }
 
-    /// Writes a few bytes to the peer: with nothing in flight, a peer or link that is gone shows in no other way.
-    /// Not needed where something is sent all the time.
+    /// Writes the credit words to the peer, in order to find out whether it or the link is gone. Needed only while nothing
+    /// else is sent.
     pub fn probe(&self) -> Result<(), ChannelError> {
         self.check()?;
         let mut sending = self.sending()?;
@@ -44,8 +44,9 @@ impl Channel {
         self.settle_notices(&mut sending)
     }
 
-    /// Has the device say when all that was sent is done, which it says of some works only: [`Channel::completed`] counts it then. Before the
-    /// channel is closed, this and [`Channel::progress`] find out whether the peer has everything. `false`: there is no slot now.
+    /// Makes the device report when everything sent so far has completed, which it otherwise reports for some works only. Then
+    /// [`Channel::completed`] counts all frames. Before closing a channel, call this and [`Channel::progress`] to learn
+    /// whether the peer has everything. Returns false if there is no slot for it now.
     pub fn report(&self) -> Result<bool, ChannelError> {
         self.check()?;
         let mut sending = self.sending()?;
@@ -57,7 +58,7 @@ impl Channel {
         Ok(has_slot)
     }
 
-    /// Says what was left unsaid for want of slots, and what is due now.
+    /// Posts the notices and credits that are due, as far as there are slots.
     pub(crate) fn settle_notices(&self, sending: &mut Sending) -> Result<(), ChannelError> {
         if sending.owed == Owed::Head && sending.has_slots(1, 0) {
             sending.owed = Owed::Nothing;
@@ -72,7 +73,7 @@ impl Channel {
                 .has_receive()
                 .map_err(|violation| self.violation(violation))?;
             if sending.owed == Owed::Credits {
-                // They go with it.
+                // The stall notice's write brings the credits.
                 sending.owed = Owed::Nothing;
             }
             sending.stall = Stall::Announced;
@@ -92,9 +93,9 @@ impl Channel {
             return Ok(());
         }
         let inlined = sending.staged.iter().filter(|work| work.inline).count();
-        // SAFETY: frames and credits lie in the mirror, whose bytes are written again only after their works'
-        // completion (`free`), direct writes in regions that `held` keeps until then. Both are kept until
-        // the queue pair is destroyed: it is the channel's first field.
+        // SAFETY: frames and credits lie in the mirror, and direct writes read regions that `held` keeps until their works
+        // complete. The channel drops mirror and regions after the queue pair, its first field. Frames up to
+        // `inline_bytes` and credits may be inline: nobody changes them while we hold the lock of `sending`.
         let posted = unsafe { self.queue.post(&sending.staged) };
         self.counts.doorbells.add(1);
         self.counts.works.add(sending.staged.len() as u64);
@@ -108,8 +109,7 @@ impl Channel {
 }
 
 impl Batch<'_> {
-    /// Adds a frame: as [`Channel::send`], but it goes with the batch. After `None` nothing more goes before
-    /// there is room.
+    /// Adds a frame to the batch, as [`Channel::send`]. After `None`, add nothing more before there is room.
     pub fn push(
         &mut self,
         parts: &[IoSlice<'_>],
@@ -118,7 +118,7 @@ impl Batch<'_> {
         self.push_after(parts, direct.map_or(&[], std::slice::from_ref))
     }
 
-    /// The same after several direct writes: bytes that lie in several regions.
+    /// Adds a frame after several direct writes, which may read several regions.
     ///
     /// # Panics
     /// If there are more than [`Channel::directs_max`].
@@ -141,8 +141,8 @@ impl Batch<'_> {
         Ok(Some(self.sending.frames))
     }
 
-    /// Writes bytes to the peer and says so by a mark, at most [`MARK_MAX`], instead of a frame behind them: one work and
-    /// one packet less. Gives the same number as a frame has.
+    /// Adds a direct write that notifies the peer by a mark, at most [`MARK_MAX`], instead of by a frame: one work and one
+    /// packet less. It counts as a frame; returns its number as [`Channel::send`].
     ///
     /// # Panics
     /// If the mark is greater.
@@ -175,12 +175,13 @@ impl Batch<'_> {
         }
     }
 
-    /// Credit for a frame of so many bytes, and where it goes in the ring; or for none there.
+    /// Takes credit for a frame of so many bytes, or, with `None`, for a marked write. Returns the frame's cursor; `None` if
+    /// credit lacks.
     fn reserve(&mut self, works: u64, bytes: Option<u64>) -> Result<Option<u64>, ChannelError> {
         if let Ok(cursor) = self.sending.reserve(works, bytes)? {
             return Ok(Some(cursor));
         }
-        // The peer's words are looked at when they are needed only.
+        // Read the peer's credit words only when the known credit is used up.
         let read = self.sending.read_credits();
         read.map_err(|violation| self.channel.violation(violation))?;
         let lack = match self.sending.reserve(works, bytes)? {
@@ -194,7 +195,7 @@ impl Batch<'_> {
             Lack::Receives => counts.stalls_receives.add(1),
             Lack::Sends => counts.stalls_sends.add(1),
         }
-        // Slots come back by themselves, the others are asked for.
+        // Slots become free without the peer; for ring and receives, ask the peer by a stall notice.
         if !matches!(lack, Lack::Sends) && self.sending.stall == Stall::No {
             self.sending.stall = Stall::Owed;
             self.channel.settle_notices(&mut self.sending)?;
@@ -202,7 +203,7 @@ impl Batch<'_> {
         Ok(None)
     }
 
-    /// Posts what was added.
+    /// Posts the frames added so far.
     pub fn post(&mut self) -> Result<(), ChannelError> {
         self.channel.post(&mut self.sending)
     }
@@ -210,7 +211,7 @@ impl Batch<'_> {
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        // An error has ended the channel, which says so from now on.
+        // An error has ended the channel, whose next call returns it.
         let _ = self.post();
     }
 }

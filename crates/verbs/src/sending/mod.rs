@@ -1,4 +1,7 @@
-//! The sending end of a channel: where frames go, and with which credits.
+//! The sending end of a channel: it places frames in the peer's ring, and counts the credits that they need.
+//!
+//! It writes each frame to the *mirror*, a registered copy of the peer's ring, from which the device writes the same bytes of the
+//! ring. Behind the ring, mirror and landing memory have two credit words: the head, and the count of posted receives.
 
 mod batch;
 
@@ -16,29 +19,29 @@ use std::io::IoSlice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Works of one [`Batch`] before they are posted.
+/// The most works of a [`Batch`] before it posts them.
 pub(crate) const STAGED_MAX: usize = 64;
-/// Notices that may join them.
+/// The most notices and credits that are posted with them.
 const NOTICES_MAX: usize = 3;
-/// A work is signalled when this part of the send queue, or of half the ring, has gone unsignalled.
+/// A work is signalled when the unsignalled ones before it fill one of so many parts of the send queue, or of half the ring.
 const SIGNAL_PART: u32 = 4;
 
-/// Memory of this side to be written into the peer's before a frame.
+/// A direct write: memory of this side, which the device writes into the peer's memory before a frame.
 #[derive(Clone, Debug)]
 pub struct Direct {
-    /// Where the bytes are; kept until they are written.
+    /// The region that has the bytes. The channel keeps it until they are written.
     pub region: Arc<Region>,
-    /// Where in it.
+    /// Where they start in the region.
     pub offset: u64,
     /// How many, at most [`crate::DIRECT_BYTES_MAX`].
     pub bytes: u64,
-    /// Where they go: the peer's address,
+    /// Their target: an address of the peer.
     pub address: u64,
-    /// and its key for it.
+    /// The peer's key for that address.
     pub key: u32,
 }
 
-/// A signalled work: what is done when it is.
+/// A signalled work, and what is done when it completes: frames up to the number `frames`, and the mirror's bytes before `cursor`.
 #[derive(Clone, Copy)]
 struct Mark {
     number: u64,
@@ -46,52 +49,64 @@ struct Mark {
     frames: u64,
 }
 
+/// Whether this side has told the peer that it lacks credit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stall {
     No,
-    /// It is to be said when a slot is free.
+    /// The stall notice waits for a slot.
     Owed,
-    /// It was said, and the head has not come.
+    /// The stall notice was sent, and the peer's head notice has not arrived.
     Announced,
 }
 
-/// What credits of this side the peer is to be told.
+/// How this side's credits are to be returned to the peer when a slot is free.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Owed {
     Nothing,
+    /// Without a notice.
     Credits,
+    /// With a head notice, which answers the peer's stall.
     Head,
 }
 
 pub(crate) struct Sending {
-    // In flight: before the memory that it uses.
+    /// Works that are not posted yet.
     staged: Vec<Work>,
+    /// Signalled works in flight, the oldest first.
     marks: VecDeque<Mark>,
+    /// The regions of direct writes in flight, each with its frame's number.
     held: VecDeque<(u64, Arc<Region>)>,
     ring: Sender,
     peer: ChannelAddress,
+    /// The mirror's registration.
     region: Arc<Region>,
     mirror: Arc<Allocation>,
-    /// What the peer writes; its credit words lie behind the ring.
+    /// The memory that the peer writes; the peer's credit words lie behind the ring.
     landing: Arc<Allocation>,
     depths: Depths,
-    /// What the peer returned last.
+    /// The head that the peer returned last.
     head: u64,
-    /// Up to where the mirror's bytes were read by the device.
+    /// The device has read the mirror's bytes before this cursor.
     completed_cursor: u64,
+    /// The number of the last work staged, and of the last known to be complete.
     posted: u64,
     completed: u64,
+    /// Works, and bytes of frames, since the last signalled work.
     unsignalled: u32,
     unsignalled_bytes: u64,
+    /// The number of the last frame.
     frames: u64,
+    /// Writes with immediate data since the start.
     immediates: u64,
+    /// Receives that the peer has posted since the start, as far as this side knows.
     receives: u64,
     stall: Stall,
+    /// A sender lacked credit, and was not yet told to try again.
     wants: bool,
     owed: Owed,
 }
 
-/// What keeps a frame from going.
+/// The credit that a frame lacks.
 enum Lack {
     Ring,
     Receives,
@@ -145,13 +160,13 @@ impl Sending {
         self.in_flight() + works + u64::from(reserved) <= u64::from(self.depths.sends)
     }
 
-    /// The mirror's and the ring's bytes are free up to here.
+    /// Frees the ring up to where the peer has read it and the device has read the mirror.
     fn free(&mut self) -> Result<(), CursorViolation> {
         self.ring
             .head_returned(self.head.min(self.completed_cursor))
     }
 
-    /// Slots, one receive of the peer's, and room in the ring, if there are bytes for it.
+    /// Takes slots, one receive of the peer, and, with `bytes`, room in the ring. Returns the frame's cursor.
     fn reserve(
         &mut self,
         works: u64,
@@ -172,7 +187,7 @@ impl Sending {
         })
     }
 
-    /// The credit words that the peer wrote. Each only goes up, so any two of them are true together.
+    /// Reads and checks the credit words that the peer wrote. Each only grows, so an older value of either is still valid.
     fn read_credits(&mut self) -> Result<(), ChannelViolation> {
         let at = self.landing.bytes() - size(HEADER_BYTES);
         let (head, receives) = (word(&self.landing, at), word(&self.landing, at + 8));
@@ -195,8 +210,9 @@ impl Sending {
         Ok(())
     }
 
-    /// A receive for a notice. There always is one: frames leave one to a stall and one to a head, a stall tells
-    /// that the last head was received, and a head that the last stall was.
+    /// Checks that the peer has a receive for a notice. A peer that keeps the protocol has: frames leave two, one for a stall and one
+    /// for a head. This side's next stall follows the peer's head, whose credits return the receive of the last stall; the next
+    /// head follows the peer's next stall, whose credits return the receive of the last head.
     fn has_receive(&mut self) -> Result<(), ChannelViolation> {
         if self.immediates >= self.receives {
             self.read_credits()?;
@@ -205,7 +221,8 @@ impl Sending {
         has.then_some(()).ok_or(ChannelViolation::Turn("stall"))
     }
 
-    /// Everything up to this work is done. Gives up to which frame.
+    /// Call when the signalled work `number` completed, and with it all works before it. Returns the number of the last frame that
+    /// is complete; 0 if this completes none.
     pub(crate) fn reap(&mut self, number: u64) -> Result<u64, CursorViolation> {
         let mut frames = 0;
         while let Some(mark) = self.marks.front().filter(|mark| mark.number <= number) {
@@ -221,24 +238,24 @@ impl Sending {
         Ok(frames)
     }
 
-    /// Everything is done, as far as it ever will be.
+    /// Call when the queue pair is drained: no work is in flight.
     pub(crate) fn drained(&mut self) {
         self.marks.clear();
         self.held.clear();
         self.completed = self.posted;
     }
 
-    /// Number of the work that shows that the send queue is drained.
+    /// The number of the work whose completion shows that the send queue is drained.
     pub(crate) fn last_number(&self) -> u64 {
         self.posted + 1
     }
 
-    /// Whether a sender that lacked something may ask again: said once.
+    /// Whether a sender lacked credit since this was called last.
     pub(crate) fn take_wants(&mut self) -> bool {
         std::mem::take(&mut self.wants)
     }
 
-    /// The peer answered the stall.
+    /// Call when the peer's head notice arrived, which answers the stall.
     pub(crate) fn head_noticed(&mut self) -> Result<(), ChannelViolation> {
         if self.stall != Stall::Announced {
             return Err(ChannelViolation::Turn("head"));
@@ -255,7 +272,7 @@ impl Sending {
         self.owed = self.owed.max(owed);
     }
 
-    /// What the peer is told with the next credits.
+    /// Sets the credit words in the mirror, which the next write of credits takes to the peer.
     pub(crate) fn say(&self, head: Option<u64>, receives: u64) {
         let at = size(self.ring.ring().bytes());
         if let Some(head) = head {
@@ -264,7 +281,7 @@ impl Sending {
         word(&self.mirror, at + 8).store(receives, Ordering::Release);
     }
 
-    /// The direct write of the frame that follows, whose completion is also its own.
+    /// Stages a direct write. The frame that follows is signalled, and its completion covers this write.
     fn stage_direct(&mut self, direct: &Direct) {
         self.held
             .push_back((self.frames, Arc::clone(&direct.region)));
@@ -309,7 +326,7 @@ impl Sending {
         let mut header = [0; HEADER_BYTES as usize];
         let length = u32::try_from(bytes - HEADER_BYTES).expect("frames are smaller than rings");
         header[..4].copy_from_slice(&length.to_le_bytes());
-        // The low bits are enough to see that a slot holds an older frame.
+        // The low 32 bits of the frame's number are enough to detect an older frame in the slot.
         header[4..8].copy_from_slice(&(self.frames as u32).to_le_bytes());
         header[8..].copy_from_slice(&cursor.to_le_bytes());
         self.mirror.write(at, &header);
@@ -336,7 +353,7 @@ impl Sending {
         self.stage(work, !directs.is_empty());
     }
 
-    /// A direct write that is a frame of its own.
+    /// Stages a direct write with a mark, which counts as a frame.
     fn stage_marked(&mut self, direct: &Direct, mark: u32) {
         self.frames += 1;
         self.held
@@ -348,7 +365,7 @@ impl Sending {
         self.stage(work, true);
     }
 
-    /// Writes this side's credit words into the peer's. What has a notice is signalled anyway.
+    /// Stages a write of this side's credit words into the peer's landing memory. A write with a notice is always signalled.
     fn stage_credits(&mut self, notice: Option<Notice>, signalled: bool) {
         let at = size(self.ring.ring().bytes());
         let work = Work {
@@ -380,10 +397,10 @@ fn direct_work(direct: &Direct) -> Work {
     }
 }
 
-/// A word of credit: written by the device, or read by it.
+/// A credit word, which the device writes or reads.
 fn word(memory: &Allocation, at: usize) -> &AtomicU64 {
     assert!(at % 8 == 0 && at + 8 <= memory.bytes());
-    // SAFETY: inside, and aligned, since allocations begin at pages; it is only ever accessed atomically by
-    // programs, and by devices in whole words.
+    // SAFETY: the assertion checked that the word lies inside the allocation and at a multiple of 8, and allocations begin at
+    // pages, so it is aligned. The reference borrows the allocation. Programs access the word only atomically, devices as a whole.
     unsafe { AtomicU64::from_ptr(memory.start().add(at).cast()) }
 }

@@ -1,14 +1,14 @@
-//! Two ends in one process, and frames whose bytes are known.
+//! Two connected ends in one process, and frames with known bytes.
 #![allow(dead_code)]
 
-use rgaps_verbs::in_process::{Faults, Network};
+use rgaps_verbs::in_process::{Faults, SoftwareNetwork};
 use rgaps_verbs::*;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub struct Pair {
-    pub network: Network,
+    pub network: SoftwareNetwork,
     pub devices: [Arc<Device>; 2],
     pub ends: [Channel; 2],
 }
@@ -26,7 +26,7 @@ pub fn small(ring_bytes: u64, receives: u32, sends: u32) -> ChannelConfig {
 
 impl Pair {
     pub fn new(faults: Faults, config: ChannelConfig) -> Self {
-        let network = Network::new(faults);
+        let network = SoftwareNetwork::new(faults);
         let devices = ["one", "other"].map(|name| network.device(name).unwrap());
         let ends = [0, 1].map(|end| Channel::new(&devices[end], config).unwrap());
         ends[0].connect(&ends[1].address()).unwrap();
@@ -38,7 +38,7 @@ impl Pair {
         }
     }
 
-    /// Memory of an end's device.
+    /// Allocates memory, registered with an end's device.
     pub fn region(
         &self,
         end: usize,
@@ -50,7 +50,7 @@ impl Pair {
         (memory, region)
     }
 
-    /// What comes, until nothing does.
+    /// Receives frames until none is left.
     pub fn receive(&self, end: usize) -> Result<Vec<Vec<u8>>, ChannelError> {
         let mut all = vec![];
         let mut each = frames(|frame| {
@@ -68,7 +68,7 @@ impl Pair {
         self.ends[end].send(&[IoSlice::new(frame)], None)
     }
 
-    /// The error that ends an end within a while.
+    /// Makes progress until an end fails, and returns its error.
     pub fn end_of(&self, end: usize) -> ChannelError {
         (0..1000)
             .find_map(|_| self.ends[end].progress(&mut |_| Ok(())).err())
@@ -76,7 +76,7 @@ impl Pair {
     }
 }
 
-/// The bytes of a frame that has this number.
+/// The bytes of the frame with this number.
 pub fn bytes_of(number: u64, bytes: u64) -> Vec<u8> {
     rgaps_testkit::content(number, bytes as usize)
 }

@@ -1,5 +1,5 @@
-// The page of `rgaps view`: it asks for state.json once a second and draws it. Names come from other programs, so they are only
-// ever set as text.
+// The page of `rgaps view`: fetches state.json once a second and draws it. Names come from other programs, so the page only
+// ever sets them as text, never as HTML.
 "use strict";
 
 const EVERY_MS = 1000;
@@ -36,7 +36,7 @@ function rate(perSecond) {
   return perSecond >= 100 || perSecond === 0 ? perSecond.toFixed(0) : perSecond.toFixed(1);
 }
 
-// Rows are arrays of texts, numbers and elements. What begins with a digit is set to the right.
+// Rows are arrays of texts, numbers and elements. Cells that begin with a digit are aligned to the right.
 function table(id, heads, rows, none) {
   const isNumber = (cell, at) => at > 0 && !(cell instanceof Element) && /^\d/.test(cell);
   const body = rows.map((row) => {
@@ -54,7 +54,7 @@ function table(id, heads, rows, none) {
   byId(id).replaceChildren(head, ...body);
 }
 
-// A box of the picture, the same one as long as it is there.
+// Returns the box with this key. Reuses its element as long as it is drawn.
 function box(key, kind, name, line) {
   let made = boxes.get(key);
   if (!made) {
@@ -78,7 +78,7 @@ function place(made, column, top, height) {
   made.middle = top + height / 2;
 }
 
-// The picture of an image topic, replaced when the next one is there.
+// Loads the picture of an image topic, and replaces the old one when the new one is loaded.
 function thumbnail(made, topic) {
   if (made.isLoading) return;
   const next = new Image();
@@ -89,7 +89,7 @@ function thumbnail(made, topic) {
     if (made.children[2]) made.children[2].replaceWith(next);
     else made.append(next);
   };
-  // None has come yet.
+  // No picture has come yet.
   next.onerror = () => { made.isLoading = false; };
   next.src = address("thumbnail", { topic, at: Date.now() });
 }
@@ -112,7 +112,7 @@ function drawTopics(state) {
   return top;
 }
 
-// Processes stand beside their topics: publishers on the left, subscribers on the right. Returns the arrows.
+// Draws topics with their publishers on the left and their subscribers on the right. Returns the arrows.
 function drawProcesses(state) {
   const columns = [new Map(), new Map()];
   for (const member of state.members) {
@@ -147,7 +147,7 @@ function drawProcesses(state) {
   return [bottom, arrows];
 }
 
-// This host and those it has links to, below the rest.
+// Draws this host and the hosts that it has links to, below the rest.
 function drawHosts(state, top) {
   if (!state.links.length) return [top, []];
   const arrows = [];
@@ -242,7 +242,7 @@ async function refresh() {
 
 async function run() {
   for (;;) {
-    // A page that nobody sees costs nothing.
+    // A hidden page asks for nothing.
     if (!document.hidden) await refresh();
     await new Promise((done) => setTimeout(done, EVERY_MS));
   }

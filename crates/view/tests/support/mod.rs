@@ -25,10 +25,10 @@ impl View {
         View::on(Daemon::start(), options)
     }
 
-    /// On any free port.
+    /// Starts a server on any free port.
     pub fn on(daemon: Daemon, mut options: Options) -> View {
         options.listen.set_port(0);
-        // Tests wait for messages.
+        // Fast, since tests wait for messages.
         options.rate = 100.0;
         let server = Server::start(daemon.node("view"), options).unwrap();
         View { server, daemon }
@@ -42,7 +42,7 @@ impl View {
         Client::connect(self.address(), "/", &[]).unwrap()
     }
 
-    /// What the page draws.
+    /// The data of the page.
     pub fn state(&self) -> Value {
         let answer = get(self.address(), "/state.json", &[]);
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -62,7 +62,7 @@ impl Answer {
     }
 }
 
-/// `headers`: besides Host, or with another one.
+/// Sends a GET request. `headers`: in addition to Host, or with another Host.
 pub fn get(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Answer {
     let mut head = format!("GET {path} HTTP/1.1\r\n");
     if !headers.iter().any(|(name, _)| *name == "Host") {
@@ -107,7 +107,7 @@ impl Client {
         let stream = TcpStream::connect(address).unwrap();
         match tungstenite::client(request, stream) {
             Ok((socket, _)) => {
-                // Not before: a handshake does not go on after a read with a time limit that a stop of this process has ended.
+                // Set only after the handshake: tungstenite does not resume a handshake if a stop of this process interrupts a timed read.
                 socket.get_ref().set_read_timeout(Some(LIMIT)).unwrap();
                 Ok(Client(socket))
             }
@@ -126,7 +126,7 @@ impl Client {
         );
     }
 
-    /// The next message. A read with a time limit ends early where this process is stopped and continued.
+    /// Reads the next message. A timed read ends early if this process is stopped and continued, so this reads again.
     fn read(&mut self) -> Message {
         loop {
             match self.0.read() {
@@ -136,7 +136,7 @@ impl Client {
         }
     }
 
-    /// The next text with this op.
+    /// Waits for the next text with this op.
     pub fn text(&mut self, op: &str) -> Value {
         loop {
             if let Message::Text(text) = self.read() {
@@ -159,7 +159,7 @@ impl Client {
         }
     }
 
-    /// Subscription and bytes of the next message.
+    /// Waits for the next message. Returns its subscription and its bytes.
     pub fn message(&mut self) -> (u32, Vec<u8>) {
         loop {
             if let Message::Binary(frame) = self.read() {
@@ -170,7 +170,7 @@ impl Client {
         }
     }
 
-    /// How the server ends the connection.
+    /// Waits until the server closes the connection. Returns its close frame.
     pub fn end(&mut self) -> CloseFrame {
         loop {
             if let Message::Close(frame) = self.read() {

@@ -1,8 +1,8 @@
 """Moves a KV cache from prefill workers to decoders, for disaggregated inference.
 
 A prefill worker computes the keys and values of a prompt and writes them straight into shared memory, one message per layer;
-a decoder receives each layer while the next one is computed. Blocks that the decoder has from another prompt do not
-cross. numpy suffices; with an element type of torch, arrays are tensors.
+a decoder receives each layer while the worker computes the next one. Blocks that the decoder has from another prompt are not
+sent. numpy suffices; with an element type of torch, arrays are tensors.
 
 [KV cache](../how-to/kv-cache.md) shows how to use it, and how it maps to vLLM's KV connectors and NIXL's agents.
 """

@@ -1,4 +1,4 @@
-"""The memory of a decoder, in blocks: who may touch which block.
+"""The memory of a decoder, in blocks, and who may access each block.
 
 | a block is | who may read | who may write | until |
 |---|---|---|---|
@@ -7,8 +7,8 @@
 | shared: it has a hash, and tables have it | its owners | nobody | the last owner releases it |
 | cached: it has a hash, and no table has it | nobody | nobody | a prompt matches it, or its memory is needed |
 
-Blocks are memory of this process. No worker can write them: bytes arrive in messages, and the decoder copies them. So a
-block is free at once when its load fails, whatever a worker still sends.
+Blocks are memory of this process. No worker can write them: bytes arrive in messages, and the decoder copies them. So the
+blocks of a failed load are free at once, whatever its worker still sends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BlockPool:
             or torch's default device.
 
     Raises:
-        InvalidArgument: There is no block, or a device is named for arrays of numpy.
+        InvalidArgument: ``blocks`` is below 1, or a device is given for arrays of numpy.
     """
 
     keys: Any
@@ -58,16 +58,16 @@ class BlockPool:
 
     @property
     def free(self) -> int:
-        """Blocks that can be allocated: those that are free, and those that only the prefix cache keeps."""
+        """The number of blocks that can be allocated: free ones, and those that only the prefix cache keeps."""
         return len(self._free) + len(self._cached)
 
     @property
     def cached(self) -> int:
-        """Blocks that the prefix cache knows by their hash, whether a table has them or not."""
+        """The number of blocks that the prefix cache knows by their hash, in a table or not."""
         return len(self._by_hash)
 
     def match(self, hashes: Sequence[bytes]) -> list[int]:
-        """The blocks of the longest beginning of ``hashes`` that the pool has, in order. Takes nothing: `share` does.
+        """The blocks of the longest prefix of ``hashes`` that the pool has, in order. Does not take ownership: `share` does.
 
         Args:
             hashes: Hashes of a prompt's blocks, from `block_hashes`.
@@ -87,7 +87,7 @@ class BlockPool:
             blocks: Numbers of blocks, such as those from `match`.
 
         Raises:
-            InvalidArgument: A block has no owner and is not cached. Nothing was taken.
+            InvalidArgument: A block has no owner and is not cached. Then no block got a new owner.
         """
         blocks = list(blocks)
         for block in blocks:
@@ -98,13 +98,13 @@ class BlockPool:
             self._cached.pop(block, None)
 
     def allocate(self, count: int) -> list[int]:
-        """Gives the numbers of private blocks: free ones first, then those that the prefix cache has not used for the longest time.
+        """Allocates private blocks, and returns their numbers: free ones first, then the least recently used of the prefix cache.
 
         Args:
             count: How many blocks.
 
         Raises:
-            NoFreeBlocks: There are fewer than ``count``. Nothing was taken.
+            NoFreeBlocks: There are fewer than ``count``. Nothing was allocated.
         """
         if count > self.free:
             raise NoFreeBlocks(f"{count} blocks are needed, and {self.free} of {self.blocks} are free")
@@ -137,8 +137,8 @@ class BlockPool:
             self._hash_of[block] = block_hash
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Ends the caller's ownership of each block. The last blocks of a prompt lose their memory first, since a prefix
-        is of more use than what follows it.
+        """Ends the caller's ownership of each block. The prefix cache reuses the last blocks of a prompt first, since its
+        beginning is more useful.
 
         Args:
             blocks: Numbers of the blocks, in the order of the prompt.
@@ -159,7 +159,7 @@ class BlockPool:
                 self._cached[block] = None
 
     def forget_prefixes(self) -> None:
-        """Empties the prefix cache, for example after new weights. Blocks that tables have stay theirs."""
+        """Empties the prefix cache, for example after new weights. Blocks in tables keep their owners."""
         for block in list(self._by_hash.values()):
             self._forget(block)
         self._free.extend(self._cached)
@@ -172,7 +172,7 @@ class BlockPool:
             self._hash_of[block] = None
 
     def _write(self, layer: int, blocks: Sequence[int], keys: Any, values: Any) -> None:
-        """Copies keys and values of private blocks, ``[len(blocks), block_size, kv_heads, head_dim]`` each."""
+        """Copies keys and values, ``[len(blocks), block_size, kv_heads, head_dim]`` each, into private blocks."""
         if not self.spec._is_torch:
             self.keys[layer, blocks] = keys
             self.values[layer, blocks] = values

@@ -1,8 +1,8 @@
 """The decode side: asks workers for blocks, and copies them into its pool as they arrive.
 
 A decoder asks only if its pool has room for the whole prompt, so the free blocks of the pool limit what workers send
-(back-pressure). Loads without room wait in order of arrival. Everything that a worker sends is checked before a byte
-is copied; a worker that dies, fails or sends something wrong loses the load to another one.
+(back-pressure). Loads without room wait in order of arrival. A decoder checks every message of a worker before it
+copies a byte. If a worker dies, fails or sends something wrong, the decoder asks another one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from .._rgaps import Node, Publisher, Sample
 
-#: Requests that a worker may leave unread before the decoder takes it for stuck, and their bytes.
+#: How many requests, and bytes of them, a worker may leave unread before the decoder considers it stuck.
 _REQUESTS = 1024
 _REQUEST_BYTES = 64 << 20
 #: After how many seconds without a sign of a worker the decoder asks it whether it still has the request.
@@ -42,9 +42,9 @@ class Load:
     Attributes:
         tokens: Token ids of the prompt, ``uint32[n]``.
         block_table: Numbers of the prompt's blocks in the decoder's pool, in order. Empty while the load waits for free
-            blocks, and after it has failed or was given back.
-        reused: How many of its first blocks the pool had; these do not cross.
-        result: What the worker passed to `PrefillRequest.wait_for_save`. Empty if the pool had all blocks.
+            blocks, and after it has failed or was returned.
+        reused: How many of its first blocks the pool had; these are not sent.
+        result: The dictionary that the worker passed to `PrefillRequest.wait_for_save`. Empty if the pool had all blocks.
         worker: Name of the worker that was asked last.
     """
 
@@ -64,7 +64,7 @@ class Load:
         self._failures: list[str] = []
         self._refusals: list[SpecMismatch] = []
         self._unfit: set[str] = set()
-        # When the worker gave a sign, and when it was last asked for one.
+        # When the worker last gave a sign, and when the decoder last asked it for one.
         self._progress = self._queried = decoder._clock()
 
     @property
@@ -91,11 +91,11 @@ class Load:
             timeout: The longest wait, in seconds; None waits without limit. Default: None.
 
         Raises:
-            TimedOut: They did not arrive in time. The load goes on.
-            NoPrefillWorker: No worker was there within ``patience``. The load has failed.
+            TimedOut: They did not arrive in time. The load continues.
+            NoPrefillWorker: No worker appeared within ``patience``. The load has failed.
             SpecMismatch: No worker has a cache of this spec. The load has failed.
             TransferFailed: No worker delivered the blocks. The load has failed.
-            Closed: The load was given back, or its decoder was closed.
+            Closed: The load was returned by `Decoder.request_finished`, or its decoder was closed.
             InvalidArgument: There is no such layer.
         """
         self._decoder._wait(self._layer_here(layer), timeout)
@@ -135,13 +135,13 @@ class Load:
         await self._decoder._wait_async(self._all_here, timeout)
 
     def reserve(self, tokens: int) -> None:
-        """Lengthens the block table by private blocks, for the tokens that the model decodes.
+        """Adds private blocks to the block table, for the tokens that the model decodes.
 
         Args:
             tokens: How many tokens the table shall cover, with those of the prompt.
 
         Raises:
-            NoFreeBlocks: The pool has too few. Nothing was taken.
+            NoFreeBlocks: The pool has too few. Nothing was allocated.
             InvalidArgument: The load is not done.
         """
         if not self.done or self._given_back:
@@ -164,23 +164,23 @@ class Load:
 
 
 class Decoder:
-    """Loads blocks from prefill workers into a pool. One thread or event loop at a time may use it, with its pool and loads.
+    """Loads blocks from prefill workers into a pool. One thread or event loop at a time may use a decoder, its pool and its loads.
 
     Args:
         pool: The memory for the blocks.
         name: The decoder's name, unique below ``topic``: 1 to 64 letters, digits, ``_``, ``.``, ``-``.
         workers: Names of the prefill workers that it may ask. They may start later than the decoder.
-        topic: What the names of the topics begin with. Default: ``"kv"``.
-        node: The node to use. Default: the process's.
+        topic: The prefix of the topics' names. Default: ``"kv"``.
+        node: The node to use. Default: the process's default node.
         domain: Where blocks are received, as in `Node.subscriber`. Default: where the workers publish them.
         patience: After how many seconds without a sign a worker counts as stuck, and how long to wait for a first worker. A
             worker gives a sign when it begins or ends a layer or takes a request, so make it longer than any of these takes.
-            If a worker dies, another one is asked after 0.2 s. If none is there, which is also so while the network is
-            down, the loads stay with their worker, and go on when it is back. Default: 60.
+            If a worker dies, the decoder asks another one after 0.2 s. If there is none, as while the network is down, the
+            loads stay with their worker, and continue when it is back. Default: 60.
         max_attempts: How many times workers are asked for one prompt before the load fails. Default: 8.
         max_waiting: How many loads may wait for free blocks. Default: 1024.
         max_held: How many messages may be held unread at a time. Default: 64.
-        clock: Gives the time in seconds, for tests. Default: ``time.monotonic``.
+        clock: A function that returns the time in seconds, for tests. Default: ``time.monotonic``.
 
     Raises:
         InvalidArgument: There is no worker, or a name has other characters.
@@ -208,18 +208,18 @@ class Decoder:
         names = [_protocol.checked_name(worker) for worker in workers]
         self._clock, self._patience = clock, patience
         self._max_attempts, self._max_waiting = max_attempts, max_waiting
-        # Tells this decoder's loads from those of an earlier one of the same name.
+        # Distinguishes this decoder's loads from those of an earlier decoder of the same name.
         self._session = secrets.token_hex(8)
         self._count = 0
         self._waiting: deque[Load] = deque()
         self._active: dict[str, Load] = {}
         self._receiving: asyncio.Task[None] | None = None
         self._waiters = 0
-        # When a worker went out of sight, or since when there is a worker again.
+        # When each worker went out of sight; while all are, the time of the last look.
         self._missing: dict[str, float] = {}
         self._asked: dict[str, Publisher] = {}
         node = node or _default.default_node()
-        # Before the first request: a worker publishes blocks only to a decoder that is there.
+        # Created before the first request, since a worker publishes blocks only to a decoder that subscribes.
         self._blocks = node.subscriber(
             _protocol.block_topic(topic, name), reliable=True, domain=domain, max_held=max_held
         )
@@ -237,12 +237,12 @@ class Decoder:
 
     @property
     def waiting(self) -> int:
-        """Loads that wait for free blocks."""
+        """The number of loads that wait for free blocks."""
         return len(self._waiting)
 
     def get_num_new_matched_tokens(self, tokens: Sequence[int] | npt.NDArray[Any]) -> tuple[int, bool]:
-        """How many tokens of a prompt would cross, since the pool lacks their blocks; and whether any would, so that
-        their load takes time. Takes and asks nothing.
+        """How many tokens of a prompt a load would fetch, since the pool lacks their blocks; and whether there are any, so that
+        the load takes time. Changes nothing.
 
         Args:
             tokens: Token ids of the prompt.
@@ -254,10 +254,10 @@ class Decoder:
         return len(tokens) - found, found < len(tokens)
 
     def start_load_kv(self, tokens: Sequence[int] | npt.NDArray[Any]) -> Load:
-        """Takes blocks for a prompt, and asks a worker for those that the pool lacks. Returns the load at once.
+        """Allocates blocks for a prompt, and asks a worker for those that the pool lacks. Returns the load at once.
 
         If the pool has all blocks of the prompt, the load is done, and no worker is asked: run the last token again to get
-        the first new one, without writing its block, since others may read it. Give each load back with
+        the first new one, without writing its block, since others may read it. Return each load with
         `request_finished`.
 
         Args:
@@ -284,8 +284,8 @@ class Decoder:
         return load
 
     def request_finished(self, load: Load) -> None:
-        """Gives the blocks of a load back. Full blocks of the prompt stay in the prefix cache until their memory is
-        needed. A load that is not done is cancelled; it has no blocks from then on. Twice is once.
+        """Returns the blocks of a load. Full blocks of the prompt stay in the prefix cache until their memory is needed. A load
+        that is not done is cancelled. A second call for the same load does nothing.
 
         Args:
             load: The load, of this decoder.
@@ -306,19 +306,19 @@ class Decoder:
         self._admit()
 
     def poll(self) -> None:
-        """Copies into the pool what has arrived, looks after workers that died, and asks for loads that now have room.
-        Never waits. The methods that wait call it.
+        """Copies arrived layers into the pool, replaces dead workers, and starts loads that now have room. Never waits. The
+        methods that wait call it.
 
         Raises:
             Closed: The decoder is closed.
         """
-        # First who lives, then what has come: what a worker published before its death is not lost.
+        # Look for dead workers before receiving, so that messages which a worker published before its death are not lost.
         alive = {name for name, asked in self._asked.items() if asked.subscribers}
         while True:
             try:
                 sample = self._blocks.try_recv()
             except (Aborted, Untrusted, TooManyHeld):
-                # The message is lost, and the end of its attempt finds the layer missing. A held message needs room first.
+                # Aborted, Untrusted: the layer is lost, and the end of the attempt finds it missing. TooManyHeld: wait for room.
                 break
             if sample is None:
                 break
@@ -340,8 +340,8 @@ class Decoder:
         self._admit()
 
     def close(self) -> None:
-        """Cancels all loads, and closes the topics. The blocks of all loads that are not done are free afterwards; those
-        of the others stay theirs until `request_finished`."""
+        """Cancels all loads, and closes the topics. This frees the blocks of all loads that are not done; done loads keep theirs
+        until `request_finished`."""
         if self._blocks.closed:
             return
         for load in [*self._waiting, *self._active.values()]:
@@ -360,14 +360,14 @@ class Decoder:
         self.close()
 
     def _look(self, alive: set[str], now: float) -> None:
-        """Notes which workers are out of sight. A cut cable takes away all workers of a host at about the same time, and brings
-        them back so; only if the others stay has a worker died."""
+        """Notes which workers are out of sight. An outage of the network hides all workers of a host at about the same time, so a
+        worker counts as dead only if others are still in sight."""
         for name in self._asked:
             if name not in alive:
                 if not alive or name not in self._missing:
                     self._missing[name] = now
             elif self._missing.pop(name, None) is not None:
-                # Perhaps it was restarted: ask at once whether it has its requests.
+                # The worker may have restarted: ask at once whether it still has its requests.
                 for load in self._active.values():
                     if load.worker == name:
                         load._queried = now
@@ -378,7 +378,7 @@ class Decoder:
             load = self._waiting[0]
             shared = self.pool.match(load._hashes)
             lacking = self.spec.blocks(len(load.tokens)) - len(shared)
-            # Blocks that only the cache keeps count as free, and those that are shared are about to be taken.
+            # Share before counting: cached blocks count as free, but these are needed.
             self.pool.share(shared)
             if lacking > self.pool.free:
                 self.pool.release(shared)
@@ -446,7 +446,7 @@ class Decoder:
         self.pool.release(table)
 
     def _tell(self, load: Load, op: str) -> None:
-        """Tells the load's worker something, if it takes messages: it may be dead or stuck."""
+        """Sends a message to the load's worker. Ignores a worker that is dead or stuck."""
         if load.worker is not None:
             try:
                 meta = {**_protocol.head(op, load._id, load._attempt), "decoder": self.name}
@@ -525,7 +525,7 @@ class Decoder:
                 if here():
                     return
                 left = self._slice(end, timeout)
-                # All tasks that wait share one that receives.
+                # All waiting tasks share one task that receives.
                 if self._receiving is None or self._receiving.done():
                     self._receiving = asyncio.ensure_future(self._receive())
                 receiving = self._receiving

@@ -20,12 +20,12 @@ class NoFreeBlocks(KvError, MemoryError):
 
 
 class NoPrefillWorker(KvError, ConnectionError):
-    """None of the prefill workers that the decoder names was there within ``patience``."""
+    """None of the decoder's prefill workers appeared within ``patience``."""
 
 
 class TransferFailed(KvError):
     """No prefill worker delivered the blocks. The message says for each attempt which worker failed, and how. The
-    blocks that the load had are free again."""
+    load's blocks are free again."""
 
 
 class RequestAborted(KvError):

@@ -2,8 +2,8 @@
 
 A layer of a request is one message: a loan with the keys and values of the blocks that the decoder lacks. The model writes
 into the loan, and the end of the with statement publishes it. Until then only this worker can touch its bytes;
-afterwards nobody can write them, and the publisher's history keeps them until the decoder has read them. A loan whose
-block is left by an exception is discarded, so a decoder never sees half a layer.
+afterwards nobody can write them, and the publisher's history keeps them until the decoder has read them. If an exception
+leaves the with statement, the loan is discarded, so a decoder never sees half a layer.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ if TYPE_CHECKING:
 
     from .._rgaps import Loan, Node, Publisher, Sample
 
-#: Messages that the history for one decoder keeps, at most.
+#: The most messages that the history for one decoder keeps.
 _MESSAGES = 4096
-#: Cancelled loads that a worker remembers while their request may still be queued.
+#: The most cancelled loads that a worker remembers, since their requests may still be queued.
 _CANCELLED = 4096
-#: How long an answer that is not a layer waits for a decoder that is not in sight, in seconds. A decoder that misses it asks again.
+#: How long an answer other than a layer waits for a decoder that is out of sight, in seconds. A decoder that misses it asks again.
 _ANSWER_S = 2.0
 
 
 class PrefillWorker:
-    """Takes requests of decoders. One thread or event loop at a time may use it, with its requests.
+    """Takes requests of decoders. One thread or event loop at a time may use a worker and its requests.
 
     Args:
         spec: The shape of the cache; decoders must have the same.
         name: The worker's name, unique below ``topic``: 1 to 64 letters, digits, ``_``, ``.``, ``-``. Decoders name it.
-        topic: What the names of the topics begin with. Default: ``"kv"``.
-        node: The node to use. Default: the process's.
+        topic: The prefix of the topics' names. Default: ``"kv"``.
+        node: The node to use. Default: the process's default node.
         domain: Where the blocks are published: ``"host"``, ``"cuda:0"``. Default: the host.
-        window_bytes: How many bytes of layers may wait for one decoder to read them, and how many are kept for it. One layer
+        window_bytes: How many bytes of layers are kept for one decoder until it has read them. One layer
             of the longest prompt must fit. Default: 64 MiB.
         deadline: How long publishing waits for a decoder that does not read, and for memory, in seconds. Default: 10.
-        outage: How long a decoder may be out of sight before it counts as dead, in seconds. A decoder on another host is out of
-            sight while the network is down; what is published meanwhile reaches it afterwards. A request of a decoder that is
-            not there holds the worker for so long. Default: 5.
+        outage: How many seconds a decoder may be out of sight before it counts as dead. A decoder on another host is out of sight
+            while the network is down; layers that are published meanwhile reach it afterwards. A request of a decoder that is out
+            of sight blocks the worker for up to this time. Default: 5.
         max_queued: How many requests may wait; the worker refuses more, and their decoders ask another worker. Default: 1024.
 
     Raises:
@@ -76,7 +76,7 @@ class PrefillWorker:
         self._outage, self._max_queued = outage, max_queued
         self._queue: deque[PrefillRequest] = deque()
         self._cancelled: dict[tuple[str, int], None] = {}
-        # Requests that this process has. A decoder that asks for another one learns that it was lost.
+        # The requests that this process has. The answer to a query for any other request is "lost".
         self._known: weakref.WeakValueDictionary[tuple[str, int], PrefillRequest] = weakref.WeakValueDictionary()
         self._senders: dict[str, Publisher] = {}
         # When a decoder went out of sight.
@@ -84,13 +84,13 @@ class PrefillWorker:
         self._requests = self._node.subscriber(_protocol.request_topic(topic, name), reliable=True)
 
     def recv(self, timeout: float | None = None) -> PrefillRequest:
-        """Waits for the next request, and returns it: oldest first. Those of decoders that died or cancelled are skipped.
+        """Waits for the oldest request, and returns it. Skips requests of decoders that died or cancelled.
 
         Args:
             timeout: The longest wait, in seconds; None waits without limit. Default: None.
 
         Raises:
-            TimedOut: There was none in time.
+            TimedOut: No request arrived in time.
             Closed: The worker is closed.
         """
         end = None if timeout is None else time.monotonic() + timeout
@@ -107,7 +107,7 @@ class PrefillWorker:
         Raises:
             Closed: The worker is closed.
         """
-        # First who is gone, then what they had asked: all of it is here by then.
+        # Look for dead decoders before draining: all their requests have arrived by then.
         gone = [name for name in self._senders if self._is_gone(name)]
         self._drain()
         for decoder in gone:
@@ -196,7 +196,7 @@ class PrefillWorker:
         return PrefillRequest(self, head, decoder, tokens, len(have) // HASH_BYTES)
 
     def _sender(self, decoder: str, patience: float) -> Publisher:
-        """The publisher to a decoder. A decoder subscribes before it asks; a new publisher waits until it sees it."""
+        """The publisher for a decoder. A decoder subscribes before it sends requests; a new publisher waits until they match."""
         sender = self._senders.get(decoder)
         if sender is None:
             from .. import KeepAll
@@ -215,7 +215,7 @@ class PrefillWorker:
         return sender
 
     def _is_gone(self, decoder: str) -> bool:
-        """Whether a decoder that blocks were published to has been out of sight for too long."""
+        """Whether a decoder that has a publisher was out of sight for longer than ``outage``."""
         sender = self._senders.get(decoder)
         if sender is None or sender.subscribers:
             self._missing.pop(decoder, None)
@@ -224,20 +224,20 @@ class PrefillWorker:
         return now - self._missing.setdefault(decoder, now) >= self._outage
 
     def _let_go(self, decoder: str) -> None:
-        """Drops what a decoder that is gone has asked for, and the history that was kept for it."""
+        """Drops the requests of a dead decoder, and the history for it."""
         self._senders.pop(decoder).close()
         self._missing.pop(decoder, None)
         self._queue = deque(request for request in self._queue if request.decoder != decoder)
 
     def _answer(self, decoder: str, head: _protocol.Head, op: str, **says: object) -> None:
-        """Tells a decoder something other than a layer. A decoder that is gone, or does not read, needs no answer."""
+        """Sends a decoder a message other than a layer. Ignores a decoder that is dead or does not read."""
         try:
             self._sender(decoder, min(_ANSWER_S, self._outage)).put(b"", meta={**_protocol.head(op, head.id, head.attempt), **says})
         except (RequestAborted, BackPressured):
             pass
 
     def close(self) -> None:
-        """Tells decoders that their waiting requests fail here, so that they ask another worker, and closes all topics."""
+        """Fails all waiting requests, so that decoders ask another worker, and closes all topics."""
         if self._requests.closed:
             return
         self._drain()
@@ -246,7 +246,7 @@ class PrefillWorker:
         for sender in self._senders.values():
             sender.close()
         self._senders.clear()
-        # Last: decoders take a worker without this subscriber for dead.
+        # Closed last, since decoders consider a worker without this subscriber dead.
         self._requests.close()
 
     def __enter__(self) -> PrefillWorker:
@@ -264,8 +264,7 @@ class _Refused(Exception):
 class PrefillRequest:
     """A prompt that a decoder wants computed. Get it from `PrefillWorker.recv`.
 
-    As a context manager, it tells the decoder of an exception, so that it asks another worker, and ends quietly if the
-    request is aborted::
+    As a context manager, it reports an exception to the decoder, which then asks another worker. It swallows `RequestAborted`::
 
         for request in worker:
             with request:
@@ -277,7 +276,7 @@ class PrefillRequest:
     Attributes:
         tokens: Token ids of the whole prompt, ``uint32[n]``.
         start: The first token whose keys and values the decoder lacks; a multiple of the block size.
-        decoder: Name of the decoder that asks.
+        decoder: Name of the decoder that sent it.
     """
 
     def __init__(
@@ -292,7 +291,7 @@ class PrefillRequest:
 
     @property
     def aborted(self) -> bool:
-        """Whether the decoder has cancelled the request, or is gone."""
+        """Whether the decoder has cancelled the request, or is dead."""
         self._worker._drain()
         if (self._head.id, self._head.attempt) in self._worker._cancelled:
             return True
@@ -338,15 +337,15 @@ class PrefillRequest:
             to_values[...] = values
 
     def wait_for_save(self, result: Mapping[str, object] | None = None) -> None:
-        """Ends the request. All layers must have been published; nothing is waited for but room in the window.
+        """Ends the request. All layers must have been published. Waits only for room in the window.
 
         Args:
-            result: What the decoder's `Load.result` shall be, such as the first token: at most 3 KiB, of the types that
-                metadata may have. Default: empty.
+            result: The decoder's `Load.result`, such as the first token: at most 3 KiB, of the types that metadata may have.
+                Default: empty.
 
         Raises:
             InvalidArgument: A layer is missing, the request has ended, or the result is too large or of another type.
-            RequestAborted: The decoder does not read, or is gone.
+            RequestAborted: The decoder does not read, or is dead.
         """
         missing = sorted(set(range(self._worker.spec.layers)) - self._saved)
         if missing or self._ended:
@@ -359,7 +358,7 @@ class PrefillRequest:
         self._ended = True
 
     def fail(self, reason: str) -> None:
-        """Tells the decoder that this worker cannot do it. The decoder asks another one.
+        """Tells the decoder that this worker cannot compute the request. The decoder asks another worker.
 
         Args:
             reason: Why, for the error that the decoder raises if no worker can: its first 500 characters.
@@ -406,13 +405,13 @@ class Layer:
         self._loan = loan = sender.loan({"k": (shape, spec._element), "v": (shape, spec._element)}, meta=meta)
         for name in ("k", "v"):
             each = loan[name].reshape(-1, spec.kv_heads, spec.head_dim)
-            # The memory may have bytes of another prompt; nobody else shall read them.
+            # The memory may have bytes of another prompt, which the decoder must not read.
             each[tokens:] = 0
             self._given.append(each[:tokens])
         return loan, (self._given[0], self._given[1])
 
     def _take_back(self) -> None:
-        """Empties the arrays, so that nobody can write what others read."""
+        """Empties the arrays, so that the user cannot write to a published layer."""
         for each in self._given:
             (_torch.empty if _torch.is_tensor(each) else _numpy.empty)(each)
         self._given.clear()

@@ -1,8 +1,8 @@
-"""The shape of a cache, and names of blocks by what they contain.
+"""The shape of a cache, and the hashes by which blocks are known.
 
 A block has the keys and values of ``block_size`` tokens of a prompt, in all layers. The keys of a token depend on all
 tokens before it, so the hash of a block covers its own tokens and the hash of the block before it (a hash chain, as in
-vLLM's automatic prefix caching). The chain begins with a hash of the `Spec`: blocks of two models never have one name.
+vLLM's automatic prefix caching). The chain begins with a hash of the `Spec`, so blocks of two models never have the same hash.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _SIZE_MAX = 1 << 20
 
 @dataclass(frozen=True, init=False)
 class Spec:
-    """The shape of a KV cache, and whose it is. Two workers exchange blocks only if their specs are equal.
+    """The shape of a KV cache, and the model that it belongs to. A worker and a decoder exchange blocks only if their specs are
+    equal.
 
     Args:
         layers: Number of layers that have keys and values.
@@ -84,11 +85,11 @@ class Spec:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of the keys and values of one block, all layers together."""
+        """The size of the keys and values of one block in bytes, over all layers."""
         return 2 * self.layers * math.prod(self._shape(1)) * (element_bytes(self.dtype) or 0)
 
     def blocks(self, tokens: int) -> int:
-        """How many blocks tokens take.
+        """How many blocks a number of tokens needs.
 
         Args:
             tokens: Number of tokens.
@@ -114,7 +115,7 @@ class Spec:
         return {each.name: getattr(self, each.name) for each in fields(self) if each.compare}
 
     def _differences(self, other: dict[str, object]) -> list[str]:
-        """The fields in which a spec that a peer sent differs. Nothing of it is trusted but as text."""
+        """A text for each field in which a peer's spec differs. The peer's values are only shown as text."""
         return [
             f"{name} is {mine!r} here and {str(other.get(name))[:80]!r} there"
             for name, mine in self._describe().items()

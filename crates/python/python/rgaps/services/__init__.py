@@ -1,6 +1,6 @@
-"""Requests and answers, with arrays in both: a service answers what clients ask.
+"""Remote calls with arrays: a service answers the requests of clients.
 
-A service runs a function for each request; a client asks and waits for the answer::
+A service runs a function for each request; a client sends a request and waits for the answer::
 
     with Service("detect", lambda request: model(request.sample.numpy())):   # one process
         ...
@@ -8,8 +8,8 @@ A service runs a function for each request; a client asks and waits for the answ
     with Client("detect") as client:                                         # others
         boxes = client.call(image, timeout=2.0).numpy()
 
-Requests and answers are messages of the topics ``NAME/request`` and ``NAME/reply``, so they are copied as little as other
-messages, and cross hosts as those do.
+Requests and answers are messages of the topics ``NAME/request`` and ``NAME/reply``. Like all messages, they are shared without
+copies on a host, and links carry them between hosts.
 """
 
 from ._client import Call, Client

@@ -1,4 +1,4 @@
-"""The end that asks."""
+"""The client of a service."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: How often a waiting call looks whether the service is still there, in seconds.
 _LOOK_S = 0.2
-#: How long a reply of a service that has ended may be under way, in seconds.
+#: How long a call still waits for a reply after the service has disappeared, in seconds.
 _LAST_REPLY_S = 1.0
 
 
@@ -37,14 +37,14 @@ class Call:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended: with an answer, an error, or because it was cancelled."""
+        """Whether the call has ended: with an answer or an error, or because it was cancelled."""
         return self._answered.is_set()
 
     def result(self) -> Sample:
         """Waits for the answer, and returns it as a sample. Its ``meta`` has the key ``call`` besides the service's own keys.
 
         Raises:
-            TimedOut: The service did not answer in time. It is told that the answer is no longer wanted.
+            TimedOut: The service did not answer in time. The client cancels the request.
             ServiceError: The service's function raised an exception, the service is busy, or it has ended.
             Closed: The client was closed, or the call cancelled.
         """
@@ -66,7 +66,7 @@ class Call:
         return self._sample
 
     def cancel(self) -> None:
-        """Tells the service that the answer is no longer wanted. `result` then raises `Closed`."""
+        """Cancels the request at the service. `result` then raises `Closed`."""
         self._give_up(Closed(f"the call of service '{self._client.name}' was cancelled"))
 
     def _give_up(self, error: Error) -> None:
@@ -80,7 +80,7 @@ class Call:
 
 
 class Client:
-    """Asks a service. Any thread may use it; calls of several threads run at the same time.
+    """Sends requests to a service. Any thread may use it; calls of several threads run at the same time.
 
     Args:
         name: The name of the service.
@@ -104,10 +104,10 @@ class Client:
         self._requests = node.publisher(requests, history=(1024, max_bytes), domain=domain)
 
     def wait_for_service(self, timeout: float | None = None) -> bool:
-        """Waits until there is a service. False: not in time.
+        """Waits until there is a service. Returns False if there is none after the time-out.
 
         Args:
-            timeout: For how long, in seconds. Default: without limit.
+            timeout: Seconds to wait; None waits without limit. Default: None.
         """
         begun = time.monotonic()
         if not self._requests.wait_for_subscribers(1, timeout):
@@ -124,17 +124,17 @@ class Client:
 
         Args:
             data: An array, bytes, or a dictionary of named arrays, as `Publisher.put` takes it.
-            timeout: For how long to wait, in seconds, also for a service. Default: 10.
+            timeout: How many seconds to wait, for a service and its answer together. Default: 10.
             meta: Keys for the service. Default: none.
         """
         return self.submit(data, timeout=timeout, meta=meta).result()
 
     def submit(self, data: Any, *, timeout: float = 10.0, meta: Mapping[str, object] | None = None) -> Call:
-        """Sends a request, and returns before the answer comes.
+        """Sends a request, and returns without waiting for the answer.
 
         Args:
             data: An array, bytes, or a dictionary of named arrays, as `Publisher.put` takes it.
-            timeout: For how long the call lasts, in seconds. Default: 10.
+            timeout: How many seconds the call may take, from now until the answer. Default: 10.
             meta: Keys for the service. Default: none.
 
         Raises:
@@ -165,7 +165,7 @@ class Client:
         self._replies.close()
 
     def _take(self, sample: Sample) -> None:
-        """A reply, to this client or to another one."""
+        """Takes a reply, which may be for another client."""
         about = _protocol.call_of(sample.meta)
         if about is None or about[0] != self._id:
             return
@@ -184,7 +184,7 @@ class Client:
         return self._replies.publishers > 0
 
     def _forget(self, number: int) -> bool:
-        """False: it has ended."""
+        """Removes a call from the pending ones. False: it has ended already."""
         with self._lock:
             return self._pending.pop(number, None) is not None
 
@@ -193,7 +193,7 @@ class Client:
         try:
             self._requests.put(b"", meta=_protocol.header(None, about))
         except Error:
-            # The service has ended, or does not read; it will find that the time is over.
+            # The service has ended, or does not read. It will see that the request's time is over.
             pass
 
     def __enter__(self) -> Client:

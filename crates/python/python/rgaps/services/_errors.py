@@ -1,4 +1,4 @@
-"""What goes wrong with requests only."""
+"""Errors of `rgaps.services`."""
 
 from .._errors import Error
 

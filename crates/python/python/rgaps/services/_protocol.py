@@ -1,13 +1,13 @@
-"""What the two ends of a service tell each other: the key ``call`` of the headers of requests and replies.
+"""The protocol between client and service: the key ``call`` in the headers of requests and replies.
 
 ========== ============= ==================================================================
 key        of            meaning
 ========== ============= ==================================================================
-client     both          which client: 16 random hexadecimal digits
-number     both          which of its calls
+client     both          the client: 16 random hexadecimal digits
+number     both          the number of the call, from 1 for each client
 timeout    requests      for how many seconds the client waits, from now on
 cancel     requests      the client no longer waits for this call; the message has no bytes
-error      replies       why there is no answer; the message has no bytes
+error      replies       the reason why there is no answer; the message has no bytes
 ========== ============= ==================================================================
 """
 
@@ -27,14 +27,14 @@ def topics(name: str) -> tuple[str, str]:
 
 
 def header(meta: Mapping[str, object] | None, call: Mapping[str, object]) -> dict[str, object]:
-    """A header with the user's keys and ours."""
+    """A header with the user's keys, and the protocol's key ``call``."""
     if meta and KEY in meta:
         raise InvalidArgument(f"the key '{KEY}' of meta is reserved for services")
     return {**(meta or {}), KEY: dict(call)}
 
 
 def call_of(meta: Mapping[str, Any]) -> tuple[str, int, Mapping[str, Any]] | None:
-    """Client, number and the rest. None: the message is not of a client or service."""
+    """Client, number, and all keys of ``call``. None: no client or service wrote the message."""
     call = meta.get(KEY)
     if not isinstance(call, Mapping):
         return None

@@ -1,4 +1,4 @@
-"""The end that answers."""
+"""The service, which answers requests."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from . import _protocol
 if TYPE_CHECKING:
     from .._rgaps import Node, Sample
 
-#: Characters of a reason, at most: a header has 4096 bytes.
+#: The most characters of a reason that fit in a header, which has at most 4096 bytes.
 _WHY_MAX = 900
 
 
 class Request:
-    """A request, as the function of a service gets it."""
+    """A request: the argument of a service's function."""
 
     def __init__(self, sample: Sample, client: str, number: int, timeout: float) -> None:
         #: The message: an array, bytes, or named parts.
         self.sample = sample
-        #: The client's keys.
+        #: The client's own keys of the header.
         self.meta = _protocol.own_meta(sample.meta)
         self._key = (client, number)
         self._deadline = time.monotonic() + timeout
@@ -35,12 +35,12 @@ class Request:
     @property
     def cancelled(self) -> bool:
         """Whether the client no longer waits: it has cancelled the call, or the time is over. A function that takes long
-        should look now and then, and return."""
+        should check this from time to time, and return early."""
         return self._cancelled.is_set() or self.time_left <= 0
 
     @property
     def time_left(self) -> float:
-        """For how long the client waits, in seconds."""
+        """How many seconds the client still waits; negative if its time is over."""
         return self._deadline - time.monotonic()
 
 
@@ -76,7 +76,7 @@ class Service:
         self._lock = threading.Lock()
         self._open: dict[tuple[str, int], Request] = {}
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="rgaps-service")
-        # A client that does not read its answers holds nobody else up for long.
+        # With "drop", a client that does not read its answers delays the others only once.
         self._replies = node.publisher(replies, history=(1024, max_bytes), domain=domain, slow_reader="drop")
         self._requests = node.subscriber(requests, reliable=True, max_held=self._room + 16)
         self._listener = self._requests.listen(self._take)
@@ -89,7 +89,7 @@ class Service:
         self._replies.close()
 
     def _take(self, sample: Sample) -> None:
-        """A request, or the end of one."""
+        """Takes a request, or the cancelling of one."""
         about = _protocol.call_of(sample.meta)
         if about is None:
             return
@@ -136,7 +136,7 @@ class Service:
         try:
             self._reply(request, b"", error=why[:_WHY_MAX])
         except Error:
-            # The client is told nothing, and finds that its time is over.
+            # The client gets no error; its call ends with its time-out.
             pass
 
     def _reply(self, request: Request, data: Any, **about: object) -> None:

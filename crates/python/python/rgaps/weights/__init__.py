@@ -1,4 +1,4 @@
-"""Model weights from a trainer to the inference processes: one copy in shared memory for all of a host.
+"""Carries model weights from a trainer to inference processes: one copy in shared memory serves all processes of a host.
 
 A trainer publishes a state dict under a name, version by version; any number of processes read the same bytes::
 
@@ -9,7 +9,7 @@ A trainer publishes a state dict under a name, version by version; any number of
         newest = weights.wait(timeout=60)                            # name -> tensor, without a copy
         newest.load_into(model)
 
-A version is seen whole or not at all, also if its trainer dies, and its bytes do not change while any reader has it.
+Readers see a version whole or not at all, even if its trainer dies. Its bytes do not change while any reader has it.
 """
 
 from ._errors import BaseMissing, StaleVersion, VersionIncomplete, VersionsHeld, WeightsMismatch

@@ -6,8 +6,8 @@ from .._errors import Error, TimedOut
 
 
 class WeightsMismatch(Error, ValueError):
-    """Names, shapes or element types do not match: of a partial update and its base, of the pieces of a tensor, or of a
-    version and a module. The message names the tensor. Nothing was published or loaded."""
+    """Names, shapes or element types do not match: between a partial update and its base, between the pieces of a tensor, or
+    between a version and a module. The message names the tensor. Nothing was published or loaded."""
 
 
 class StaleVersion(Error, ValueError):

@@ -1,12 +1,12 @@
-"""How a version of weights lies in messages.
+"""The format of versions of weights in messages.
 
 Each shard of a version is one message with two parts: `index`, JSON that describes the tensors, and `bytes`, where each
-tensor begins at a multiple of 256 bytes. The message's header says to which version it belongs. A message is seen whole
-or not at all, so a shard is never torn; a version is complete when all its shards are there.
+tensor begins at a multiple of 256 bytes. The message's header says to which version it belongs. Readers see a message whole
+or not at all, so a shard is never torn; a version is complete when all its shards have arrived.
 
-A publisher's process writes both parts while they are a loan, and nobody writes them after they are published. A
-reader copies header and index once and checks the copies, since another process wrote them. It checks that every tensor
-lies within `bytes`; it does not check what the tensors contain.
+The publisher writes both parts before it publishes the loan, and nobody writes them afterwards. A reader copies header and
+index once and checks the copies, since another process wrote them. It checks that every tensor lies within `bytes`; it does
+not check the elements.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 #: The format of messages; a reader refuses others.
 FORMAT = 1
 ALIGNMENT_BYTES = 256
-#: DLPack's name for the host.
+#: DLPack's device of the host.
 _HOST = (1, 0)
 VERSION_MAX = 2**63 - 1
-#: Limits of what one version may consist of.
+#: Limits of one version.
 SHARDS_MAX = 64
 TENSORS_MAX = 1 << 20
 DIMENSIONS_MAX = 64
@@ -42,8 +42,8 @@ Kind = Literal["full", "partial"]
 def topic(name: str, kind: Kind, shard: int) -> str:
     """The topic of one shard's messages.
 
-    Each shard and kind has a topic of its own: the history of a dead publisher loses a message when newer ones are in its
-    topic, so shards that shared a topic would push each other out of it."""
+    Each shard and kind has a topic of its own. In a shared topic, newer messages of one shard would displace the history that
+    a dead publisher of another shard left."""
     return f"{name}/{kind}/{shard}"
 
 
@@ -55,7 +55,7 @@ class Entry:
     dtype: str
     shape: tuple[int, ...]
     offset: int
-    #: Where the piece lies in the whole tensor, and the shape of that; None for a whole tensor.
+    #: Where the piece begins in the whole tensor, and the shape of the whole tensor; None for a whole tensor.
     at: tuple[int, ...] | None = None
     whole: tuple[int, ...] | None = None
 
@@ -70,7 +70,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """To which version a message belongs."""
+    """The header of a message: the version and shard that it is."""
 
     version: int
     base: int | None
@@ -113,7 +113,7 @@ def decode_header(sample: Sample) -> Header:
 
 
 def decode_index(sample: Sample) -> dict[str, Entry]:
-    """Copies the index of a message and checks the copy; every entry lies within the part `bytes`."""
+    """Copies the index of a message and checks the copy: every entry must lie within the part `bytes`."""
     try:
         rows = json.loads(_host_bytes(sample))
         limit = sample.part("bytes").nbytes
@@ -165,7 +165,7 @@ def _entry(row: Any, limit: int) -> Entry:
 
 
 def check_piece(name: str, shape: tuple[int, ...], at: tuple[int, ...], whole: tuple[int, ...]) -> None:
-    """Raises WeightsMismatch unless a piece lies within the tensor that it is of."""
+    """Raises WeightsMismatch unless a piece lies within its whole tensor."""
     fits = len(shape) == len(at) == len(whole) and all(
         begin + length <= end for begin, length, end in zip(at, shape, whole, strict=True)
     )

@@ -22,7 +22,7 @@ from ._format import Entry, Header, Kind
 if TYPE_CHECKING:
     from .._rgaps import Node, Publisher
 
-#: How long it sleeps between two looks at what readers still hold, in seconds. It looks only while it must wait.
+#: How often a publisher that waits for readers asks which versions they still hold, in seconds.
 _LOOK_SECONDS = 0.005
 
 
@@ -32,7 +32,7 @@ class Piece:
 
     Args:
         tensor: The piece: a tensor of torch or an array of numpy.
-        at: Where the piece begins in the whole tensor, an index per dimension.
+        at: Where the piece begins in the whole tensor: an index per dimension.
         whole: The shape of the whole tensor.
     """
 
@@ -55,7 +55,7 @@ class WeightsPublisher:
             random text of this publisher.
         versions: How many full versions of this shard may be in memory at once: the one that is being written, the newest
             (with several ranks, the newest two), and older ones that readers still hold. Default: one older version. All
-            readers that are one version behind hold the same one. The memory for partial updates is limited alike.
+            readers that are one version behind hold the same one. The memory for partial updates has the same limit.
         partials: How many partial updates may follow a full version (1 to 64). Late joiners need all of them. Default: 16.
         timeout: How many seconds publishing waits for readers to drop old versions, or for memory of the pool. Default: 60.
 
@@ -83,7 +83,7 @@ class WeightsPublisher:
             raise InvalidArgument("run= has more than 256 bytes")
         if not 1 <= partials <= _format.PARTIALS_MAX:
             raise InvalidArgument(f"partials={partials}: 1 to {_format.PARTIALS_MAX}")
-        # Ranks may be one version apart, so the last version that all have is the newest but one of some.
+        # Ranks may be one version apart, so the last version that all ranks have is the second newest of some.
         history = 1 if ranks == 1 else 2
         self._versions = history + 2 if versions is None else versions
         if self._versions <= history:
@@ -93,7 +93,7 @@ class WeightsPublisher:
         self._run = run or secrets.token_hex(16)
         self._timeout = timeout
         self._partials = partials
-        # The history of updates, those of each older version that readers may hold, and the one that is being written.
+        # The updates in the history, those of each older version that readers may hold, and the update that is being written.
         self._updates_max = partials * (self._versions - history) + 1
         self._lock = threading.Lock()
         self._closed = False
@@ -110,7 +110,7 @@ class WeightsPublisher:
 
     @property
     def version(self) -> int | None:
-        """The newest version: of this publisher, or found in the history of one before it. None if there is none."""
+        """The newest version: of this publisher, or of an earlier one that left its history. None if there is none."""
         return self._version
 
     def publish(
@@ -123,7 +123,7 @@ class WeightsPublisher:
     ) -> int:
         """Publishes a full version, and returns its number.
 
-        The tensors are copied once, into shared memory, and converted by that copy. They may be changed when the call
+        rgaps copies the tensors once, into shared memory, and converts them by that copy. You may change them when the call
         returns. Tensors that share their memory, as tied weights do, are published once.
 
         Args:
@@ -161,14 +161,14 @@ class WeightsPublisher:
     ) -> int:
         """Publishes a version that differs from the newest one in some tensors, and returns its number.
 
-        Only these tensors are copied; readers share all others with the version before. Tensors are converted to the type
-        that they have in the full version. With several ranks, every rank publishes the version, if need be with ``{}``.
+        rgaps copies only these tensors; readers share all others with the previous version. It converts tensors to their type in
+        the full version. With several ranks, every rank must publish the version, with ``{}`` if nothing changed.
 
         Args:
             state: The tensors that changed. Names, shapes and pieces are those of the full version.
             version: As in `publish`. Default: the next number.
             base: The version that this one updates. It must be this publisher's newest one. Default: the newest one.
-            meta: As in `publish`; it replaces that of the version before. Default: none.
+            meta: As in `publish`; it replaces the dictionary of the previous version. Default: none.
 
         Raises:
             BaseMissing: This publisher has no full version yet, its newest version is not ``base``, or ``partials``
@@ -200,7 +200,7 @@ class WeightsPublisher:
             return number
 
     def versions_in_memory(self) -> int:
-        """How many full versions of this shard are in memory: the newest ones, and those that readers hold."""
+        """How many full versions of this shard are in memory: those in the history, and older ones that readers hold."""
         return self._in_memory("full")[0]
 
     def wait_for_subscribers(self, n: int = 1, timeout: float | None = None) -> bool:
@@ -213,7 +213,7 @@ class WeightsPublisher:
         return self._publishers["full"].wait_for_subscribers(n, timeout)
 
     def close(self) -> None:
-        """Ends publishing. The newest version stays for readers that come later, as long as the daemon runs."""
+        """Closes the publisher. Readers that come later still get the newest version, as long as the daemon runs."""
         with self._lock:
             self._closed = True
             for publisher in self._publishers.values():
@@ -241,7 +241,7 @@ class WeightsPublisher:
         for kind in kinds:
             with self._node.subscriber(_format.topic(self._name, kind, self._rank), late="all") as history:
                 while (sample := history.try_recv()) is not None:
-                    # What is not of a trainer says nothing, and goes when newer messages come.
+                    # Skips messages that no trainer wrote; newer messages displace them.
                     with sample, contextlib.suppress(WeightsMismatch):
                         version = _format.decode_header(sample).version
                         found = version if found is None else max(found, version)
@@ -286,7 +286,7 @@ class WeightsPublisher:
         self._version = version
 
     def _in_memory(self, kind: Kind) -> tuple[int, list[str]]:
-        """How many messages of the topic have memory, and who holds old ones."""
+        """How many messages of the topic are in memory, and a text for each subscriber that holds some."""
         topic = self._node.topic("/" + self._publishers[kind].topic)
         used = [each["used"] for each in topic["publisher_list"] if each["used"]]
         blocks = sum(each[use]["blocks"] for each in used for use in ("history", "loans", "held"))
@@ -298,7 +298,7 @@ class WeightsPublisher:
         return blocks, holders
 
     def _wait_for_readers(self, kind: Kind) -> None:
-        """Waits until one more message keeps the number of versions in memory within its limit."""
+        """Waits until the limit of versions in memory has room for one more message."""
         most = self._versions if kind == "full" else self._updates_max
         end = time.monotonic() + self._timeout
         while (found := self._in_memory(kind))[0] >= most:
@@ -312,7 +312,7 @@ class WeightsPublisher:
 
 
 class _Plan:
-    """Where each tensor will lie in the message, and from where it comes."""
+    """The layout of a message: the entry of each tensor, and the source to copy it from."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -321,7 +321,7 @@ class _Plan:
         self._shared: dict[object, int] = {}
 
     def add(self, name: str, value: Any, dtype: str | None, *, exactly: bool = False) -> Entry:
-        """Adds a tensor. `dtype` is the type that it gets if both are floating-point types, or `exactly` in any case."""
+        """Adds a tensor. It is converted to `dtype` if both are floating-point types. With `exactly`, it must get `dtype`."""
         if not isinstance(name, str):
             raise InvalidArgument(f"the name {name!r} is no text")
         at = whole = None
@@ -358,7 +358,7 @@ class _Plan:
 
 
 def _look(name: str, value: Any) -> tuple[Any, str, object]:
-    """The tensor to be read, the name of its type, and what tells its memory from that of others."""
+    """The tensor to read, the name of its type, and a key that identifies its memory (None: never shared)."""
     import numpy as np
 
     if is_tensor(value):

@@ -1,4 +1,4 @@
-"""The readers' side: puts the messages of shards together to complete versions."""
+"""The readers' side: assembles complete versions from the messages of shards."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ._version import Arrays, Message, Weights, merge
 if TYPE_CHECKING:
     from .._rgaps import Node, Subscriber
 
-#: Full versions of a shard that wait for other shards. Ranks are at most one version apart.
+#: The most full versions of a shard that wait for other shards: ranks are at most one version apart.
 _WAITING_MAX = 2
-#: How long it sleeps before it looks at what other threads found, in seconds.
+#: How often a waiting thread checks whether another thread has completed a version, in seconds.
 _SLICE_SECONDS = 0.5
 
-#: A version of one run of the trainer.
+#: Identifies a version: the trainer's run, and the number.
 _Key = tuple[str, int]
 
 
 class _Topic:
-    """The messages of one shard and kind, with the versions of those that wait for others."""
+    """The subscriber of one shard and kind, and the versions of its messages that wait for other shards."""
 
     def __init__(self, subscriber: Subscriber, most: int) -> None:
         self.subscriber = subscriber
@@ -39,8 +39,8 @@ class _Topic:
 class WeightsSubscriber:
     """Reads the weights that a `WeightsPublisher` publishes under a name. Any thread may use it.
 
-    A subscriber keeps the newest complete version, which a partial update may be based on, and what has arrived of newer
-    ones. It takes messages from the trainer only within `wait` and `latest`.
+    A subscriber keeps the newest complete version, on which a partial update may be based, and the messages of newer versions
+    that have arrived. It takes messages from the trainer only within `wait` and `latest`.
 
     Args:
         node: The node that subscribes; None for the default node.
@@ -194,11 +194,11 @@ class WeightsSubscriber:
             self._groups.pop(key, None)
 
     def _advance(self) -> None:
-        """Goes to the newest full version that is complete, and from there over the partial updates that follow it."""
+        """Advances to the newest complete full version, and then over the partial updates that follow it."""
         fulls = [key for key, group in self._groups.items() if _base(group) is None]
         updates = [key for key, group in self._groups.items() if _base(group) is not None]
         for key in sorted(fulls, key=lambda key: key[1], reverse=True) + sorted(updates, key=lambda key: key[1]):
-            # Adopting one drops those that are not newer.
+            # Adopting a version drops the groups that are not newer.
             if (group := self._groups.get(key)) is None:
                 continue
             try:

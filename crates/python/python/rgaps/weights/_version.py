@@ -20,7 +20,7 @@ Arrays = Literal["torch", "numpy"]
 
 
 class Message:
-    """One shard of a version. Its bytes are kept, and do not change, as long as it or a tensor of it lives."""
+    """One shard of a version. Its bytes stay unchanged as long as this object or a tensor over it lives."""
 
     def __init__(self, sample: Sample) -> None:
         self.header: Header = _format.decode_header(sample)
@@ -38,7 +38,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A tensor or piece, and the message that has it."""
+    """A tensor or piece, and the message that contains it."""
 
     entry: Entry
     message: Message
@@ -46,13 +46,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """What is known of a tensor without its bytes.
+    """The description of a tensor, without its bytes.
 
     Args:
         dtype: The element type's name, such as ``"bfloat16"``.
         shape: The shape of the whole tensor.
-        version: The version in which its bytes came: that of the full version, or of a partial update after it.
-        pieces: In how many pieces it lies, one for a whole tensor.
+        version: The version that brought its newest bytes: the full version, or a partial update after it.
+        pieces: The number of its pieces; 1 for a whole tensor.
     """
 
     dtype: str
@@ -64,8 +64,8 @@ class TensorInfo:
 class Weights(Mapping[str, Any]):
     """One complete version: a read-only mapping from name to tensor. Get it from a `WeightsSubscriber`.
 
-    Tensors are views of shared memory. Their bytes are kept, and do not change, as long as this object or a tensor of it lives;
-    drop both to give the memory back to the trainer. numpy refuses writes; torch has no read-only tensors, so a write to host
+    Tensors are views of shared memory. Their bytes stay unchanged as long as this object or a tensor of it lives; drop both to
+    return the memory to the trainer. numpy refuses writes; torch has no read-only tensors, so a write to host
     memory ends the process with SIGSEGV.
     """
 
@@ -93,8 +93,8 @@ class Weights(Mapping[str, Any]):
         return sum(place.entry.nbytes for places in self._places.values() for place in places)
 
     def __getitem__(self, name: str) -> Any:
-        """The tensor of that name: a view without a copy; of a tensor in pieces a copy of its own, put together anew by each
-        call (`pieces` gives views)."""
+        """The tensor of that name: a view without a copy. For a tensor in pieces, each call assembles a new copy (`pieces` gives
+        views)."""
         places = self._places[name]
         if places[0].entry.whole is None:
             return places[0].message.view(places[0].entry, self._arrays)
@@ -110,7 +110,7 @@ class Weights(Mapping[str, Any]):
         return f"<rgaps.weights.Weights version {self.version}: {len(self)} tensors, {self.nbytes} bytes>"
 
     def info(self, name: str) -> TensorInfo:
-        """Type, shape and age of a tensor.
+        """Type, shape and version of a tensor.
 
         Args:
             name: The name of the tensor.
@@ -131,7 +131,7 @@ class Weights(Mapping[str, Any]):
         ]
 
     def changed_since(self, version: int) -> list[str]:
-        """The names of tensors whose bytes came after a version: what a copy of that version lacks.
+        """The names of tensors that changed after a version.
 
         Args:
             version: The number of the version.
@@ -139,7 +139,7 @@ class Weights(Mapping[str, Any]):
         return [name for name in self if self.info(name).version > version]
 
     def load_into(self, module: Any, *, copy: bool = False) -> None:
-        """Loads all tensors into a ``torch.nn.Module``. Everything is checked first: after an error, the module is as before.
+        """Loads all tensors into a ``torch.nn.Module``. Checks everything first: an error leaves the module unchanged.
 
         Args:
             module: Its state dict has the same names and shapes.
@@ -161,7 +161,7 @@ class Weights(Mapping[str, Any]):
                         window = tuple(slice(begin, begin + n) for begin, n in zip(at, piece.shape, strict=True))
                         tensor[window].copy_(piece)
                 return
-            # Names that are one tensor in the module, tied weights, stay one.
+            # Tied weights, several names of one tensor in the module, stay one tensor.
             loaded: dict[int, Any] = {}
             for name, tensor in own.items():
                 if id(tensor) not in loaded:
@@ -188,7 +188,7 @@ class Weights(Mapping[str, Any]):
             shape = tuple(tensor.shape) if hasattr(tensor, "shape") else None
             if shape != self.info(name).shape:
                 raise WeightsMismatch(f"{name!r} has shape {self.info(name).shape}, and {shape} in the module")
-            # What does not fit this torch fails here and not after half the module is loaded.
+            # A type that this torch lacks fails here, before any tensor is loaded.
             torch_dtype(self.info(name).dtype)
             on_host = self._places[name][0].message.domain == "host"
             if copy and tensor.is_meta:
@@ -215,7 +215,7 @@ class Weights(Mapping[str, Any]):
 
 
 def _assign(module: Any, name: str, tensor: Any) -> None:
-    """Makes a parameter or buffer of the module that tensor."""
+    """Replaces a parameter or buffer of the module by a tensor."""
     *path, last = name.split(".")
     for each in path:
         module = getattr(module, each)
@@ -223,7 +223,7 @@ def _assign(module: Any, name: str, tensor: Any) -> None:
 
 
 def merge(messages: list[Message], arrays: Arrays, base: Weights | None) -> Weights:
-    """The version that these messages, one of each shard, are; a partial update over the version that it is based on.
+    """Merges the messages of a version, one of each shard. ``base``: the version that a partial update is based on, else None.
 
     Raises:
         WeightsMismatch: The shards do not fit together, or not to the base.
@@ -244,7 +244,7 @@ def merge(messages: list[Message], arrays: Arrays, base: Weights | None) -> Weig
 
 
 def _check_whole(name: str, places: list[Place], version: int) -> None:
-    """Pieces of a tensor must fill it, and not overlap."""
+    """Raises WeightsMismatch unless the pieces of a tensor fill it without overlap."""
     first = places[0].entry
     for each in places[1:]:
         if (each.entry.dtype, each.entry.full_shape) != (first.dtype, first.full_shape) or each.entry.whole is None:

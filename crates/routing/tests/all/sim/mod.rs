@@ -1,4 +1,4 @@
-//! Hosts and cables in virtual time, with seeded faults.
+//! The simulation: hosts and cables in virtual time, with seeded faults.
 pub mod network;
 pub mod node;
 pub mod origin;
@@ -7,7 +7,7 @@ pub mod traffic;
 pub mod transit;
 pub mod world;
 
-/// Runs a test with many seeds: `SEEDS=n` of them, from `FIRST=s` on, `SEED=s` that one alone. A seed that fails says how to repeat it.
+/// Runs a test with many seeds: `SEEDS=n` runs n of them, from `FIRST=s` on; `SEED=s` only that one. A failure prints how to repeat it.
 pub fn seeds(test: &str, count: u64, run: impl Fn(u64) + Sync) {
     let one = number("SEED");
     let count = number("SEEDS").unwrap_or(count);

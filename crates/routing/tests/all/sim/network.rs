@@ -1,7 +1,8 @@
-//! Cables, and what travels on them.
+//! Cables, the frames on them, and the queue of events in virtual time.
 //!
-//! It stands for the link machine: frames of one direction stay in order, and those that a cable swallows are sent again when it
-//! is back, until one end withdraws the link. Then the *session* ends, and with it all its frames; the next has a new number.
+//! A cable stands for a link and its machines: frames of one direction stay in order, and those that are lost while the cable is down
+//! are sent again when it is up, until one end withdraws the link. Then the *session* ends, and with it all its frames; the next session
+//! has a new number.
 use rgaps_routing::{HostId, Life, Time};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -10,20 +11,20 @@ use std::time::Duration;
 use super::node::Frame;
 use rgaps_testkit::Random;
 
-/// What happens at some time.
+/// An event of the simulation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Happening {
     /// The oldest frame on a cable arrives at its lower or higher end.
     Arrival(usize, usize),
-    /// A host looks after its timers.
+    /// A host polls its timers.
     Poll(usize),
-    /// Something the scenario does.
+    /// A random fault happens.
     Fault,
     /// A host publishes a message.
     Publish(usize),
     /// A host learns that a link has lanes: it, the cable, the other end, and the session.
     Up(usize, usize, Life, u64),
-    /// A host learns that the link with a life is over, in case it never learned that there was one.
+    /// A host learns that the link with a life has ended, also if it never learned that there was one.
     Over(usize, Life),
 }
 
@@ -40,14 +41,14 @@ pub struct Cable {
 }
 
 impl Cable {
-    /// The link ends, with all that is on the cable.
+    /// Ends the link, and drops all frames on the cable.
     pub fn end_session(&mut self) {
         self.session = None;
         self.frames = Default::default();
     }
 }
 
-/// All that is to happen, in order of time.
+/// The cables, and the queue of coming events.
 pub struct Network {
     pub now: Time,
     pub cables: Vec<Cable>,
@@ -80,7 +81,7 @@ impl Network {
         self.queue.push(Reverse((time, self.count, happening)));
     }
 
-    /// The next thing that happens before `end`.
+    /// Takes the next event before `end`, and sets the time to it.
     pub fn next(&mut self, end: Time) -> Option<Happening> {
         let Reverse((time, _, happening)) = *self.queue.peek()?;
         if time > end {
@@ -113,7 +114,7 @@ impl Network {
         }
     }
 
-    /// Plans when the next frame arrives.
+    /// Schedules the arrival of one more frame, in order.
     fn deliver(&mut self, cable: usize, end: usize, random: &mut Random) {
         let delay = Duration::from_micros(50 + random.below(2000));
         let last = &mut self.cables[cable].last[end];
@@ -122,7 +123,7 @@ impl Network {
         self.at(time, Happening::Arrival(cable, end));
     }
 
-    /// Sends again what a cable swallowed.
+    /// Schedules all frames that were not delivered, after the cable was down.
     pub fn resend(&mut self, cable: usize, random: &mut Random) {
         for end in 0..2 {
             for _ in 0..self.cables[cable].frames[end].len() {

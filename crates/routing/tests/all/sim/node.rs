@@ -1,4 +1,4 @@
-//! One host: what its user would do with the crate.
+//! One host: uses the crate as links do.
 use super::traffic::{Disk, FlowFrame, FlowKey, Traffic, TOPIC};
 use rgaps_routing::{
     ControlMessage, Datagram, HostId, Life, PathTable, Router, RouterFrame, StreamId, Time,
@@ -19,11 +19,11 @@ pub struct Node {
     pub life: Life,
     pub router: Router,
     pub traffic: Traffic,
-    /// Its neighbours when it looked last.
+    /// Its neighbours at the last call of `take_ended`.
     linked: BTreeSet<Life>,
 }
 
-/// Frames and where they go.
+/// Frames to send, with their receivers.
 pub type Out = Vec<(HostId, Frame)>;
 
 impl Node {
@@ -72,7 +72,7 @@ impl Node {
         }
     }
 
-    /// What waited in a channel that is over is gone with it.
+    /// Confirms again to hosts whose channel restarted: it has lost the confirmations that waited.
     fn tell_renewed(&mut self) {
         for host in self.router.take_renewed() {
             self.traffic.confirm_again(host);
@@ -85,7 +85,7 @@ impl Node {
         self.router.want(topic, want);
     }
 
-    /// Neighbours whose links it has withdrawn.
+    /// Takes the neighbours whose links it has withdrawn since the last call, and ends their flows.
     pub fn take_ended(&mut self, now: Time, out: &mut Out) -> Vec<Life> {
         let linked = self.paths().neighbours().collect();
         let before = std::mem::replace(&mut self.linked, linked);

@@ -1,8 +1,10 @@
-//! What a host publishes. It decides about flows as links do, but by the graph alone.
+//! What a host publishes. It opens a flow to each host that the graph reaches; links also have rules and quotas.
 use super::node::{Out, OUTAGE};
 use super::traffic::{bytes, send, FlowFrame};
 use super::transit::FlowDescription;
-use rgaps_routing::{build, Delivery, Graph, HostId, Life, Load, Publisher, StreamId, Time, Tree};
+use rgaps_routing::{
+    build, Delivery, Graph, HostId, Life, Load, Publisher, StreamHealth, StreamId, Time, Tree,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A host that is served.
@@ -19,12 +21,11 @@ struct OriginFlow {
     tree: Tree,
     /// What is sent there arrives. If not, the link retains it for nobody.
     is_linked: bool,
-    /// A host of the tree gets nothing of it any more.
-    is_broken: bool,
-    /// The link retains these.
+    health: StreamHealth,
+    /// The link retains messages from `acknowledged` up to `sent`.
     acknowledged: u64,
     sent: u64,
-    /// Messages of which it has the beginning.
+    /// Large messages whose rest is not yet sent.
     partial: BTreeSet<u64>,
 }
 
@@ -34,7 +35,8 @@ pub struct Origin {
     pub publisher: Publisher,
     /// Hosts that were given up: from which number, and up to which when they came back.
     pub given_up: Vec<(HostId, u64, Option<u64>)>,
-    pub planned: u64,
+    /// The version of the graph that the flows were planned for.
+    planned: u64,
     /// All messages, and those that are still there.
     pub numbers: BTreeSet<u64>,
     pub kept: BTreeSet<u64>,
@@ -126,7 +128,7 @@ impl Origin {
     pub fn broken(&mut self, id: StreamId, host: HostId) {
         if let Some(flow) = self.flows.get_mut(&id) {
             flow.is_linked &= flow.tree.life.host != host;
-            flow.is_broken = true;
+            flow.health.set_broken();
             self.is_dirty = true;
         }
     }
@@ -134,20 +136,24 @@ impl Origin {
     pub fn link_ended(&mut self, neighbour: Life) {
         let flows = self.flows.values_mut();
         for flow in flows.filter(|flow| flow.tree.life == neighbour) {
-            (flow.is_linked, flow.is_broken) = (false, true);
+            flow.is_linked = false;
+            flow.health.set_broken();
             self.is_dirty = true;
         }
     }
 
-    /// Whether [`Origin::plan`] has something to do although the graph is the same.
-    pub fn needs_plan(&self, now: Time) -> bool {
-        let mut hosts = self.hosts.values();
-        self.is_dirty || hosts.any(|host| is_lost(host, now))
+    /// Whether [`Origin::plan`] has something to do at this version of the graph.
+    pub fn needs_plan(&self, version: u64, now: Time) -> bool {
+        let (mut hosts, mut flows) = (self.hosts.values(), self.flows.values());
+        self.is_dirty
+            || self.planned != version
+            || hosts.any(|host| is_lost(host, now))
+            || flows.any(|flow| flow.health.is_to_be_replaced(true, version, now))
     }
 
-    /// Makes flows what they should be.
-    pub fn plan(&mut self, graph: &Graph, load: Load, now: Time, out: &mut Out) {
-        self.is_dirty = false;
+    /// Opens and closes flows, so that each reachable host is in the tree of one. `version`: of the graph.
+    pub fn plan(&mut self, (graph, version): (&Graph, u64), load: Load, now: Time, out: &mut Out) {
+        (self.is_dirty, self.planned) = (false, version);
         let reachable = graph.parents();
         for host in self.hosts.values_mut() {
             let is_reachable = reachable.contains_key(&host.life);
@@ -169,9 +175,15 @@ impl Origin {
         let mut planned = BTreeSet::new();
         for branch in build(graph, &wanted, load).children {
             let mut flows = self.flows.iter();
-            let same = flows.find(|(_, flow)| !flow.is_broken && flow.tree == branch);
-            let same = same.map(|(id, _)| *id);
-            planned.insert(same.unwrap_or_else(|| self.open(branch, out)));
+            let stays = flows.find(|(_, flow)| {
+                let is_wanted = flow.tree == branch;
+                !flow.health.is_to_be_replaced(is_wanted, version, now)
+            });
+            let stays = stays.map(|(id, _)| *id);
+            planned.insert(stays.unwrap_or_else(|| {
+                let health = StreamHealth::new(version, now);
+                self.open(branch, health, out)
+            }));
         }
         // A host that cannot be reached keeps the flow that it had.
         let is_away = |life: Life| {
@@ -186,7 +198,7 @@ impl Origin {
         }
     }
 
-    fn open(&mut self, tree: Tree, out: &mut Out) -> StreamId {
+    fn open(&mut self, tree: Tree, health: StreamHealth, out: &mut Out) -> StreamId {
         self.flows_opened += 1;
         let id = StreamId((self.publisher.origin.incarnation << 32) + self.flows_opened);
         let (root, from) = (tree.life, self.delivery.next());
@@ -208,7 +220,7 @@ impl Origin {
         let flow = OriginFlow {
             tree: tree.clone(),
             is_linked: true,
-            is_broken: false,
+            health,
             acknowledged: first,
             sent: first,
             partial: BTreeSet::new(),

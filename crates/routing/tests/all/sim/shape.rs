@@ -1,4 +1,4 @@
-//! Networks: which hosts have a cable between them.
+//! Shapes of networks: between which hosts there is a cable.
 use rgaps_testkit::Random;
 
 /// Pairs of hosts with a cable, the lower first.
@@ -32,7 +32,7 @@ fn pairs(hosts: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..hosts).flat_map(move |a| (a + 1..hosts).map(move |b| (a, b)))
 }
 
-/// How many cables lie between `from` and each host; none: there is no path.
+/// The number of cables between `from` and each host; `None`: there is no path.
 pub fn distances(hosts: usize, cables: &[(usize, usize)], from: usize) -> Vec<Option<usize>> {
     let mut distances = vec![None; hosts];
     distances[from] = Some(0);

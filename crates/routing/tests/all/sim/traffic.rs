@@ -1,6 +1,6 @@
-//! The messages of one host: what it publishes, what it forwards, and what it delivers.
+//! The messages of one host: those that it publishes, forwards and delivers.
 //!
-//! A link takes a few messages of each flow; more wait until it acknowledges some. The bytes of a message are a hash of its number.
+//! A link takes a few messages of each flow; the others wait until it acknowledges some. A message's content is a hash of its number.
 use super::node::{Frame, Out};
 use super::origin::Origin;
 use super::transit::{FlowDescription, Frames, Transit};
@@ -10,11 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Messages of a flow that a link takes.
+/// The most unacknowledged messages of a flow that a link takes.
 pub const WINDOW: u64 = 4;
-/// Messages that an origin keeps; more are not published.
+/// The most messages that an origin keeps; it then publishes no more.
 pub const RETAINED_MAX: usize = 48;
-/// Whoever wants this topic wants the messages of all publishers.
+/// A host that wants this topic wants the messages of all publishers.
 pub const TOPIC: &str = "all";
 
 pub type FlowKey = (Publisher, StreamId);
@@ -23,11 +23,11 @@ pub enum FlowFrame {
     Open(FlowDescription),
     /// A large message begins to arrive.
     Begin(u64),
-    /// A message is whole.
+    /// A message is complete: its number and content.
     Message(u64, u64),
     /// A message that began is missed.
     GiveUp(u64),
-    /// Messages below this number that did not come are missed.
+    /// Messages below this number that have not arrived are missed.
     Miss(u64),
     Close,
     Cancel,
@@ -36,31 +36,31 @@ pub enum FlowFrame {
     Broken(HostId),
 }
 
-/// What survives a restart: what was delivered, as in the file of delivered positions.
+/// The state that survives a restart: the deliveries, as in the file of delivered positions.
 #[derive(Default)]
 pub struct Disk {
     pub finals: BTreeMap<Publisher, Record>,
 }
 
-/// What one final host got of one publisher.
+/// The deliveries of one publisher's messages at one final host.
 #[derive(Default)]
 pub struct Record {
     pub first: u64,
     pub next: u64,
     pub delivered: BTreeSet<u64>,
-    /// Ranges.
+    /// Ranges: the first number, and the number after the last.
     pub missed: Vec<(u64, u64)>,
 }
 
 impl Record {
-    /// A flow says with which number the host begins, if it is new.
+    /// A flow's OPEN names the number with which the host begins. It counts only for a new host.
     fn begin(&mut self, first: u64) {
         if self.next == 0 {
             (self.first, self.next) = (first, first);
         }
     }
 
-    /// A message has its turn; it may be a duplicate.
+    /// Delivers a message whose turn it is, unless it is a duplicate.
     pub fn deliver(&mut self, number: u64, check: impl FnOnce()) {
         if number < self.next {
             return;
@@ -78,7 +78,7 @@ pub struct Traffic {
     life: Life,
     pub origin: Option<Origin>,
     pub load: Load,
-    /// Flows whose origins are to learn how far they are here.
+    /// Flows whose positions have to be confirmed to their origins.
     to_confirm: BTreeSet<FlowKey>,
     pub disk: Disk,
     pub is_subscriber: bool,
@@ -116,12 +116,12 @@ impl Traffic {
         }
     }
 
-    /// It publishes.
+    /// Makes the host an origin.
     pub fn make_origin(&mut self) {
         self.origin = Some(Origin::new(self.life));
     }
 
-    /// Publishes a message, and leaves out so many numbers before it. Whether there was room.
+    /// Publishes a message, and leaves out `gap` numbers before it. False if there was no room.
     pub fn publish(&mut self, gap: u64, now: Time, out: &mut Out) -> bool {
         let Some(origin) = &mut self.origin else {
             return false;
@@ -134,12 +134,12 @@ impl Traffic {
         has_room
     }
 
-    /// Its subscriber takes nothing until then.
+    /// The host's subscriber takes no message until then.
     pub fn block(&mut self, until: Time) {
         self.blocked_until = until;
     }
 
-    /// It forgets all flows that it forwards.
+    /// Ends all flows that the host forwards.
     pub fn drop_transit(&mut self, out: &mut Out) {
         let keys: Vec<FlowKey> = self.incoming.keys().copied().collect();
         for key in keys {
@@ -177,7 +177,7 @@ impl Traffic {
         }
     }
 
-    /// What is to be confirmed over control channels since the last call: the flow, its origin, and the position.
+    /// Takes the confirmations to send over control channels: the origin, the flow and the position.
     pub fn confirmations(&mut self) -> Vec<(Life, FlowName, u64)> {
         let flows = std::mem::take(&mut self.to_confirm).into_iter();
         let due = flows.map(|(publisher, StreamId(stream))| {
@@ -193,7 +193,7 @@ impl Traffic {
         due.collect()
     }
 
-    /// The channel to an origin restarted.
+    /// Confirms all flows of an origin again, after its channel restarted.
     pub fn confirm_again(&mut self, origin: HostId) {
         self.confirm_all(|publisher| publisher.origin.host == origin);
     }
@@ -322,14 +322,14 @@ impl Traffic {
         send_all(out, key, frames);
     }
 
-    /// Serves these lives, if not yet.
+    /// Makes the origin serve a life, if it does not yet.
     pub fn serve(&mut self, life: Life) {
         if let Some(origin) = &mut self.origin {
             origin.serve(life);
         }
     }
 
-    /// Makes flows what they should be for a version of the graph.
+    /// Plans the origin's flows, if the graph has a new version or there is another reason to.
     pub fn plan(
         &mut self,
         graph: impl FnOnce() -> Rc<Graph>,
@@ -340,13 +340,12 @@ impl Traffic {
         let Some(origin) = &mut self.origin else {
             return;
         };
-        if origin.needs_plan(now) || origin.planned != version {
-            origin.planned = version;
-            origin.plan(&graph(), self.load, now, out);
+        if origin.needs_plan(version, now) {
+            origin.plan((&graph(), version), self.load, now, out);
         }
     }
 
-    /// Moves all messages as far as they go.
+    /// Moves the messages of all flows as far as possible.
     pub fn pump(&mut self, now: Time, out: &mut Out) {
         if let Some(origin) = &mut self.origin {
             origin.pump(self.window, self.has_large, out);
@@ -357,7 +356,7 @@ impl Traffic {
         }
     }
 
-    /// Moves the messages of a flow.
+    /// Moves the messages of one flow that arrives.
     fn go_on(&mut self, key: FlowKey, now: Time, out: &mut Out) {
         let transit = self.incoming.get_mut(&key).expect("it is there");
         let record = self.disk.finals.get_mut(&key.0);

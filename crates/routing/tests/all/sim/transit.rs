@@ -1,26 +1,26 @@
-//! A flow as a host below the origin sees it: messages arrive over a link, are delivered here if the tree says so, and go on to the
-//! children that it names, as `TransitFlow` decides. The link and the children's flows are simulated.
+//! A flow at a host below the origin. Its messages arrive over a link, are delivered here if the host is final, and are forwarded to the
+//! children that the tree names, as `TransitFlow` decides. The link and the children's flows are simulated.
 //!
 //! | event | action |
 //! |---|---|
 //! | OPEN | open a flow to each child that is a neighbour; report each other child as broken |
-//! | a large message begins | it goes on |
-//! | a message is whole, and its turn | deliver it here; it goes on, if it did not; acknowledge it to the host before |
-//! | the lanes of the link are lost | the memory of a message that is not whole may be lost with them: it begins again |
+//! | a large message begins to arrive | begin to forward it |
+//! | a message is complete and has its turn | deliver it here; forward it, if that has not begun; acknowledge it to the host before |
+//! | the link loses its lanes | the memory of an incomplete message may be lost with them: it begins again |
 //! | CLOSE | forward it to a child once that has taken all |
 //! | every child has answered CLOSE | answer CLOSE, and forget the flow |
 //! | the link to a child ended | drop the child; report it as broken to the host before |
 //! | a child reports a host below it as broken | drop it from the tree; report it to the host before |
-//! | the host before cancels the flow, or the link to it ended | close the children's flows, or cut them before a message that is not whole |
+//! | the host before cancels the flow, or the link to it ended | close the children's flows, or cut them before an incomplete message |
 //!
-//! So an acknowledgement says that the message was delivered here, not that it arrived below; that is for the final hosts to confirm.
-//! Nothing of this must survive: when this host ends, the host before reports it as broken, and the origin retransmits.
+//! So an acknowledgement means that the message was delivered here, not that it arrived below; the final hosts confirm that. This state
+//! need not survive a crash: when this host ends, the host before reports it as broken, and the origin retransmits.
 
 use super::traffic::{FlowFrame, Record};
 use rgaps_routing::{HostId, Life, TransitAction, TransitFlow, Tree};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What OPEN says of a flow.
+/// The content of OPEN.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowDescription {
     /// Its first message has this number, or a later one.
@@ -31,18 +31,18 @@ pub struct FlowDescription {
     pub begins: BTreeMap<HostId, u64>,
 }
 
-/// What arrived, and waits for its turn.
+/// An arrival that waits for its turn.
 enum Arrived {
     Message {
         number: u64,
-        /// If it is whole.
+        /// Set when the message is complete.
         content: Option<u64>,
-        /// It goes on while it arrives.
+        /// Whether it is forwarded while it arrives.
         is_large: bool,
         is_lost: bool,
     },
     Miss(u64),
-    /// This message is missed, and its memory is still there.
+    /// The message is missed, but its memory is not dropped yet.
     GivenUp(u64),
     Close,
 }
@@ -52,11 +52,11 @@ struct Child {
     tree: Tree,
     /// Messages that its link has not taken.
     queue: VecDeque<u64>,
-    /// Those of which it has only the beginning.
+    /// Messages of which the child has only the beginning.
     partial: BTreeSet<u64>,
-    /// Those that it has not acknowledged.
+    /// Messages that the child has not acknowledged.
     flight: VecDeque<u64>,
-    /// All below is sent or in the queue, or never comes; and the part of that which the child knows of.
+    /// All messages below are sent, queued, or never arrive. Below `announced` the child knows so.
     next: u64,
     announced: u64,
     is_closing: bool,
@@ -70,10 +70,10 @@ pub struct Transit {
     pub is_final: bool,
     flow: TransitFlow<()>,
     arrived: VecDeque<Arrived>,
-    /// Messages that are whole, as long as a child needs them.
+    /// Complete messages that a child still needs, with their content.
     whole: BTreeMap<u64, u64>,
     children: Vec<Child>,
-    /// All below is delivered here, or missed; and what the host before knows of that.
+    /// The delivered position, and the position that was acknowledged to the host before.
     pub next: u64,
     acknowledged: u64,
     is_closing: bool,
@@ -83,7 +83,7 @@ pub struct Transit {
 pub type Frames = Vec<(Life, FlowFrame)>;
 
 impl Transit {
-    /// A flow opens.
+    /// Opens a flow, and its flows to children.
     pub fn open(
         (from, own): (Life, Life),
         description: FlowDescription,
@@ -136,7 +136,7 @@ impl Transit {
         transit
     }
 
-    /// Calls the shipped state machine, and does what it says.
+    /// Calls the `TransitFlow`, and performs its actions.
     fn act(
         &mut self,
         out: &mut Frames,
@@ -164,7 +164,7 @@ impl Transit {
         self.children.iter().any(|child| child.tree.life == life)
     }
 
-    /// A frame of the host before.
+    /// Handles a frame of the host before.
     pub fn receive(&mut self, frame: FlowFrame, out: &mut Frames) {
         match frame {
             FlowFrame::Begin(number) => {
@@ -176,7 +176,7 @@ impl Transit {
                 let gap = self.arrived.iter_mut().find(|arrived| {
                     matches!(arrived, Arrived::Message { number: of, content: None, .. } if *of == number)
                 });
-                // Its memory goes before its turn, or after it.
+                // Its memory is dropped before its turn or after it.
                 let is_late = number % 2 == 0;
                 if let Some(gap) = gap {
                     *gap = match is_late {
@@ -225,7 +225,7 @@ impl Transit {
         }
     }
 
-    /// The link has no lanes for a moment. Memory of messages that are not whole is lost, of those that `is_lost` says.
+    /// The link has no lanes for a moment. `is_lost` decides for each incomplete message whether its memory is lost.
     pub fn lanes_lost(&mut self, mut is_lost: impl FnMut() -> bool, out: &mut Frames) {
         let mut dropped = Vec::new();
         for arrived in &mut self.arrived {
@@ -247,7 +247,8 @@ impl Transit {
         }
     }
 
-    /// Delivers what has its turn; on this host if it has a record, but for duplicates. `held_max`: messages that wait for children.
+    /// Performs the arrivals that have their turn; delivers messages here if there is a record. `held_max`: stops when children still need
+    /// so many messages.
     pub fn deliver(
         &mut self,
         mut record: Option<&mut Record>,
@@ -300,13 +301,13 @@ impl Transit {
         }
     }
 
-    /// No record notes it: the next message that is delivered counts what is missing before it.
+    /// Does not change the record: the next message that is delivered counts the missing ones before it.
     fn miss(&mut self, next: u64, out: &mut Frames) {
         self.next = self.next.max(next);
         self.act(out, |flow, mut act| flow.miss(next, &mut act));
     }
 
-    /// The host before has cut the flow, or is gone. What is not delivered never will be, in this flow.
+    /// The host before has cut the flow or has ended. This flow delivers no more messages.
     pub fn end(&mut self, out: &mut Frames) {
         self.is_closing = true;
         let rest: Vec<(u64, bool)> = self
@@ -314,12 +315,12 @@ impl Transit {
             .drain(..)
             .filter_map(|arrived| {
                 let (number, content) = unfinished(arrived)?;
-                // Children may have begun with it.
+                // Children may have got its beginning.
                 content.map(|content| self.whole.insert(number, content));
                 Some((number, content.is_some()))
             })
             .collect();
-        // In either order.
+        // Memory may be dropped before or after the flow closes: half of it each.
         let (before, after) = rest.split_at(rest.len() / 2);
         for &(number, is_whole) in before {
             self.act(out, |flow, mut act| {
@@ -350,7 +351,7 @@ impl Transit {
         }
     }
 
-    /// A host broke off, a child or one below; the host before has to know.
+    /// A child or a host below it gets no more of the flow: drops it, and reports it to the host before.
     pub fn broken(&mut self, host: HostId, out: &mut Frames) {
         let count = self.children.len();
         self.children.retain(|child| child.tree.life.host != host);
@@ -361,7 +362,7 @@ impl Transit {
         }
     }
 
-    /// Sends to the children what they take, and to the host before what it has to know.
+    /// Sends the children as many messages as they take, and acknowledges to the host before.
     pub fn send(&mut self, window: usize, out: &mut Frames) {
         for child in &mut self.children {
             child.send(&self.whole, window, out);
@@ -375,17 +376,17 @@ impl Transit {
         }
     }
 
-    /// The host before sends nothing more.
+    /// Whether the host before sends nothing more.
     pub fn is_ended(&self) -> bool {
         self.is_closing
     }
 
-    /// Whether CLOSE can be answered: then the flow is to be forgotten.
+    /// Whether CLOSE can be answered, and the flow then forgotten.
     pub fn is_closed(&self) -> bool {
         self.is_closing && self.children.iter().all(|child| child.is_closed)
     }
 
-    /// Messages that children have not acknowledged.
+    /// How many messages children still need.
     pub fn held(&self) -> usize {
         self.whole.len()
     }
@@ -397,7 +398,7 @@ impl Transit {
     }
 }
 
-/// The number of a message that has memory, and its content if it is whole.
+/// The number of a message that has memory, and its content if it is complete.
 fn unfinished(arrived: Arrived) -> Option<(u64, Option<u64>)> {
     match arrived {
         Arrived::Message {

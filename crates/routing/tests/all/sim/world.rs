@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const POLL: Duration = Duration::from_millis(50);
-/// After a frame a host looks after what has to be sent.
+/// A host polls so soon after a frame arrives.
 const REACT: Duration = Duration::from_millis(5);
 
 /// What a host does whenever it runs.
@@ -17,7 +17,7 @@ const REACT: Duration = Duration::from_millis(5);
 pub struct Role {
     pub is_origin: bool,
     pub is_subscriber: bool,
-    /// Bytes of the messages, if it is an origin: they decide between kinds of trees.
+    /// The size of the messages, if it is an origin. It decides the kind of tree.
     pub message_bytes: u64,
     pub fanout: usize,
 }
@@ -27,25 +27,25 @@ pub struct World {
     pub network: Network,
     pub hosts: Vec<Option<Node>>,
     pub roles: Vec<Role>,
-    /// Origins give up some of their messages.
+    /// Whether origins give up some of their messages.
     pub gives_up: bool,
-    /// How often each message crossed each cable, in each direction, if that is counted.
+    /// How often each message crossed each cable in each direction; `None` if that is not counted.
     pub copies: Option<BTreeMap<(usize, HostId, Publisher, u64), u64>>,
-    /// Of hosts that do not run.
+    /// The disks of the hosts that do not run.
     disks: Vec<Disk>,
     incarnations: u64,
-    /// When each host looks next.
+    /// When each host polls next.
     polls: Vec<Time>,
     out: Out,
 }
 
 impl World {
-    /// Some hosts, all running, and the cables between them, all up.
+    /// A random network without messages: all hosts run, and all cables are up.
     pub fn new(seed: u64) -> World {
         World::with_roles(seed, |_, _| Role::default())
     }
 
-    /// The same, with messages.
+    /// A random network whose hosts have roles.
     pub fn with_roles(seed: u64, role: impl Fn(usize, &mut Random) -> Role) -> World {
         let mut random = Random::new(seed);
         let count = 3 + random.below(10) as usize;
@@ -101,7 +101,7 @@ impl World {
         self.network.now = end;
     }
 
-    /// The cables over which hosts can talk now.
+    /// The cables that are up and whose hosts both run.
     pub fn usable(&self) -> Vec<(usize, usize)> {
         let cables = self.network.cables.iter().filter(|cable| {
             let (a, b) = cable.ends;
@@ -135,7 +135,7 @@ impl World {
         }
     }
 
-    /// Everything that was stopped or pulled is there again.
+    /// Starts all hosts, and plugs in all cables.
     pub fn heal(&mut self) {
         for at in 0..self.hosts.len() {
             if self.hosts[at].is_none() {
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// The subscriber of a host takes nothing for a while.
+    /// The subscriber of a host takes no message for a while.
     fn block(&mut self, at: usize) {
         let span = Duration::from_millis(self.random.below(1000));
         if let Some(node) = &mut self.hosts[at] {
@@ -267,7 +267,7 @@ impl World {
         }
     }
 
-    /// The ends of a cable have lanes, if both run and it is up. A session that neither withdrew goes on.
+    /// Gives both ends of a cable lanes, if both run and the cable is up. A session that neither end has withdrawn goes on.
     fn join(&mut self, cable: usize) {
         let (a, b) = self.network.cables[cable].ends;
         let lives = [a, b].map(|at| self.hosts[at].as_ref().map(|node| node.life));
@@ -294,7 +294,7 @@ impl World {
         }
         let session = self.network.new_session();
         self.network.cables[cable].session = Some(session);
-        // The first frames may overtake the news.
+        // The first frames may arrive before the second end learns that the link is up.
         let late_us = match self.random.one_in(3) {
             true => self.random.below(20_000),
             false => 0,
@@ -368,7 +368,7 @@ impl World {
         }
         let mut out = std::mem::take(&mut self.out);
         for (to, frame) in out.drain(..) {
-            // A host between has no room.
+            // Lost, as if a host between had no room for it.
             if matches!(frame, Frame::Router(RouterFrame::Datagram(_))) && self.random.one_in(20) {
                 continue;
             }

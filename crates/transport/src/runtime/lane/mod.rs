@@ -1,4 +1,4 @@
-//! Lanes: connections of a link, each of its own kind.
+//! What all kinds of lanes share: the trait [`Lane`], its threads' end, and how they take turns at writing.
 
 pub(crate) mod rdma;
 mod reading;
@@ -18,77 +18,78 @@ use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 
 pub(crate) use stream::Stream;
 
-/// One connection of a link, with the threads that it needs. It takes what it writes from its link
-/// (`LinkRuntime::batch`), and passes frames and landed chunks to it.
+/// One connection of a link, with its threads. It takes the frames that it writes from its link (`LinkRuntime::batch`), and passes
+/// frames and landed chunks to the link.
 pub(crate) trait Lane: Send + Sync {
-    /// What lanes of all kinds have.
+    /// The state that lanes of all kinds have.
     fn state(&self) -> &LaneState;
-    /// The names of its threads.
+    /// The names of the lane's threads.
     fn threads(&self) -> &'static [&'static str];
-    /// What one of them does, until the lane ends. [`Lane::leave`] follows.
+    /// Runs one of the threads until the lane ends. `Err`: why it ended. The caller then calls [`Lane::leave`].
     fn run(&self, thread: &str, link: &Arc<LinkRuntime>) -> Result<(), String>;
-    /// Tells the lane's own thread that something is left to it, or that the lane is closed.
+    /// Wakes the lane's own writing thread: frames are left to it, or the lane is closed.
     fn ring(&self);
-    /// What a thread that is not the lane's own may write.
+    /// Which frames a thread that is not the lane's own may write.
     fn short(&self) -> WriteLimit;
-    /// Gives back payloads that nobody reads any more. How many these were.
+    /// Forgets payloads that are written and that neither the lane nor its card reads any more. Returns how many.
     fn reap(&self, writing: &mut Writing) -> usize;
-    /// Writes some of a batch that is not empty; only with [`WriteLimit::All`] it may wait. False if it cannot go on now: the lane's own thread
-    /// will.
+    /// Writes a part of a batch that is not empty. Waits only with [`WriteLimit::All`]. False if it would have to wait: then the lane's own
+    /// thread goes on later.
     fn put(&self, writing: &mut Writing, limit: WriteLimit) -> Result<bool, String>;
-    /// Whether all that was written has left this process.
+    /// Flushes buffered bytes. False if that would have to wait.
     fn flush(&self, _limit: WriteLimit) -> Result<bool, String> {
         Ok(true)
     }
-    /// Called when all its threads have ended: from here on nothing of the lane reads or writes bytes of messages.
+    /// Called when all its threads have ended. Afterwards neither the lane nor a card reads or writes message bytes for it.
     fn end(&self) {}
-    /// Writes one frame, if that needs no wait: the lane is about to be closed.
+    /// Writes one frame, if that needs no wait. The caller is about to close the lane.
     fn write_last(&self, frame: &Frame);
-    /// Of a lane over RDMA.
+    /// The channel of an RDMA lane.
     fn channel(&self) -> Option<&Channel> {
         None
     }
 
-    /// Why it broke by itself; none if this end closed it, or its connection ended.
+    /// Why the lane's channel broke; `None` if this end closed it, or the connection ended.
     fn broke(&self) -> Option<LaneEnd> {
         Some(match self.channel()?.ended()? {
             ChannelError::Completion { .. } => LaneEnd::Completion,
             ChannelError::Event(_) => LaneEnd::Event,
             ChannelError::Violation(_) => LaneEnd::ProtocolViolation,
             ChannelError::Verbs(_) => LaneEnd::Call,
-            // This end, for its own reasons.
+            // All other errors are this end's own doing.
             _ => return None,
         })
     }
 
-    /// Something waits to be written. Does not block.
+    /// Writes frames that wait, as far as that does not block.
     fn wake(&self, link: &LinkRuntime) {
         if let Err(why) = self.write(link, self.short()) {
             self.close(&why);
         }
     }
 
-    /// The lane ends; soon its last thread calls `LinkRuntime::lane_ended`. The first reason counts.
+    /// Ends the lane. Its last thread soon calls `LinkRuntime::lane_ended`. If called again, the first reason counts.
     fn close(&self, why: &str) {
         self.state().closed.get_or_init(|| why.into());
         self.state().connection.close();
         self.ring();
     }
 
-    /// A thread of it has ended, or never began. The last one tells the link, when the lane does nothing any more.
+    /// A thread of the lane has ended or did not start. After the last one, ends the lane and removes it from the link.
     fn leave(&self, link: &LinkRuntime) {
         let state = self.state();
         if state.threads.fetch_sub(1, SeqCst) > 1 {
             return;
         }
         self.end();
-        // Whoever else writes finds the lane closed from here on.
+        // Any other thread that writes finds the lane closed from here on.
         *state.writing.lock().expect("nobody panics with it") = Writing::default();
         let why = state.closed.get().cloned();
         link.lane_ended(state.number, why.unwrap_or_default());
     }
 
-    /// Writes what waits, as far as a thread of any kind may: only a lane's own thread writes all, and waits until it has its turn.
+    /// Writes the frames that wait, within the limit. One thread at a time writes. Only the lane's own thread has [`WriteLimit::All`] and
+    /// waits for its turn; any other thread leaves its frames to the one that is writing.
     fn write(&self, link: &LinkRuntime, limit: WriteLimit) -> Result<(), String> {
         let state = self.state();
         loop {
@@ -97,7 +98,7 @@ pub(crate) trait Lane: Send + Sync {
                 (WriteLimit::All, Err(TryLockError::WouldBlock)) => {
                     state.writing.lock().expect("nobody panics with it")
                 }
-                // It looks again when it is done.
+                // The thread that is writing looks for more frames when it is done.
                 (_, Err(TryLockError::WouldBlock)) => return Ok(()),
                 (_, Err(TryLockError::Poisoned(_))) => return Err("a writer panicked".into()),
             };
@@ -105,7 +106,7 @@ pub(crate) trait Lane: Send + Sync {
                 return Ok(());
             }
             drop(turn);
-            // Somebody may have found the lock taken since.
+            // Another thread may have queued a frame and found the lock taken.
             let waiting = link.lock().machine.waiting(state.number, limit);
             match waiting {
                 None => return Ok(()),
@@ -118,7 +119,7 @@ pub(crate) trait Lane: Send + Sync {
         }
     }
 
-    /// False if the lane is closed, or cannot go on now.
+    /// Writes batches until no frame within the limit waits. False if the lane is closed, or would have to wait.
     fn write_batches(
         &self,
         writing: &mut Writing,
@@ -130,7 +131,7 @@ pub(crate) trait Lane: Send + Sync {
             let payloads = self.reap(writing);
             let batch = &mut writing.batch;
             if batch.is_empty() {
-                // Without the link's lock: the last clone of a payload may be here.
+                // Drops payloads, perhaps their last clones, while the link is not locked.
                 batch.clear();
             }
             let mut is_left = false;
@@ -146,12 +147,12 @@ pub(crate) trait Lane: Send + Sync {
             if !self.put(writing, limit)? {
                 return Ok(false);
             }
-            state.spoke_ms.store(clock_ms(), Relaxed);
+            state.written_ms.store(clock_ms(), Relaxed);
         }
         Ok(false)
     }
 
-    /// Its state, for reports.
+    /// The lane's state, for reports.
     fn status(&self) -> LaneStatus {
         let (state, channel) = (self.state(), self.channel());
         LaneStatus {
@@ -166,33 +167,35 @@ pub(crate) trait Lane: Send + Sync {
     }
 }
 
-/// What a lane writes.
+/// The frames that a lane is writing.
 #[derive(Default)]
 pub(crate) struct Writing {
     batch: Batch,
-    /// Of a lane over RDMA: payloads that were posted, in their order. For one that the NIC reads itself, its record's number, and itself.
+    /// Of an RDMA lane: payloads that were posted and not reaped, in their order. A payload that the card reads is here with its record's
+    /// number; one that was copied is 0 and `None`.
     in_flight: VecDeque<(u64, Option<Arc<dyn Payload>>)>,
 }
 
-/// What lanes of all kinds have.
+/// The state that lanes of all kinds have.
 pub(crate) struct LaneState {
     number: u32,
     pub(super) kind: LaneKind,
-    /// Why it is not RDMA.
+    /// Why it is not an RDMA lane, if this end wanted one.
     why_not: Option<String>,
     connection: Connection,
+    /// When the lane was made.
     pub(super) since_ms: u64,
-    /// Threads that have not left.
+    /// How many threads have not called [`Lane::leave`].
     pub(super) threads: AtomicUsize,
     writing: Mutex<Writing>,
-    /// Why it is closed, if it is.
+    /// Why the lane is closed; unset while it is open.
     closed: OnceLock<String>,
-    /// An RDMA lane takes its place.
+    /// It was closed because an RDMA lane replaces it.
     pub(super) is_replaced: AtomicBool,
     received_ms: AtomicU64,
-    /// The reading thread waits for bytes; else it is busy with some, and the peer is not quiet.
+    /// The reading thread is waiting for bytes. While it handles bytes instead, the peer's silence is not measured.
     listens: AtomicBool,
-    spoke_ms: AtomicU64,
+    written_ms: AtomicU64,
     bytes_in: AtomicU64,
     direct_bytes_in: AtomicU64,
     bytes_out: AtomicU64,
@@ -217,7 +220,7 @@ impl LaneState {
             is_replaced: AtomicBool::new(false),
             received_ms: AtomicU64::new(now_ms),
             listens: AtomicBool::new(false),
-            spoke_ms: AtomicU64::new(now_ms),
+            written_ms: AtomicU64::new(now_ms),
             bytes_in: AtomicU64::new(0),
             direct_bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
@@ -228,7 +231,7 @@ impl LaneState {
         self.closed.get().is_some()
     }
 
-    /// When something was read, or this end was too busy to read.
+    /// When bytes were last received; `now_ms` while this end is too busy to read.
     pub(super) fn received_ms(&self, now_ms: u64) -> u64 {
         match self.listens.load(SeqCst) {
             true => self.received_ms.load(SeqCst),
@@ -236,12 +239,12 @@ impl LaneState {
         }
     }
 
-    /// When something was written.
-    pub(super) fn spoke_ms(&self) -> u64 {
-        self.spoke_ms.load(Relaxed)
+    /// When frames were last written.
+    pub(super) fn written_ms(&self) -> u64 {
+        self.written_ms.load(Relaxed)
     }
 
-    /// An RDMA lane may take its place.
+    /// Whether an RDMA lane may replace it.
     pub(super) fn is_replaceable(&self) -> bool {
         self.kind != LaneKind::Rdma && !self.is_replaced.load(Relaxed)
     }
@@ -250,15 +253,15 @@ impl LaneState {
 /// The state of a lane, for reports.
 #[derive(Clone, Debug)]
 pub struct LaneStatus {
-    /// What it goes over.
+    /// The transport of the lane.
     pub kind: LaneKind,
-    /// Why it is not RDMA, where RDMA was wanted.
+    /// Why it is not an RDMA lane, if this end wanted one.
     pub why_not: Option<String>,
-    /// The NIC of an RDMA lane.
+    /// The name of an RDMA lane's network card.
     pub rail: Option<String>,
-    /// What its channel counted.
+    /// The counters of an RDMA lane's channel.
     pub channel: Option<ChannelCounts>,
-    /// Bytes that the peer's card wrote into receive buffers by itself.
+    /// Bytes that the peer's card wrote directly into receive buffers.
     pub direct_bytes_in: u64,
     /// Bytes that were written, frames included.
     pub bytes_out: u64,
@@ -266,7 +269,7 @@ pub struct LaneStatus {
     pub bytes_in: u64,
 }
 
-/// What a lane goes over.
+/// The transport of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneKind {
     /// TCP, not encrypted.

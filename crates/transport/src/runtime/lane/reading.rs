@@ -1,36 +1,36 @@
-//! What lanes read: frames, and the bytes that follow them.
+//! Takes apart the bytes that a lane reads: frames, and the payloads that follow them.
 
 use crate::machine::frame::{Decoded, Frame};
 use crate::machine::WriteRange;
 use crate::runtime::{Admitted, LinkRuntime};
 
-/// A payload of which some bytes are still to come.
+/// A payload of which bytes are missing.
 enum Unfinished {
-    /// A small message: its frame. What is here of it is in `Reading::small`.
+    /// A small message: its frame. Its bytes so far are in `Reading::small`.
     Small(Frame),
     Chunk(WriteRange),
 }
 
-/// Takes a lane's bytes apart: chunks go to their receive buffers, all else to the link.
+/// Takes a lane's bytes apart: writes chunks into their receive buffers, and passes all else to the link.
 pub(super) struct Reading {
     pub(super) lane: u32,
-    /// And how many bytes of it are here.
+    /// The payload that the next bytes belong to, and how many of its bytes have arrived.
     unfinished: Option<(Unfinished, usize)>,
-    /// A small message that is not whole.
+    /// The buffer for an incomplete small message.
     small: Vec<u8>,
-    /// Something is left to settle.
+    /// The link has to be settled.
     is_unsettled: bool,
 }
 
-/// What bytes begin with.
+/// What [`Reading::begin`] found at the beginning of the bytes.
 pub(super) enum Begun {
-    /// A frame and some of its payload, which took so many bytes.
+    /// A frame and some of its payload. `used`: the bytes of both; `payload_bytes`: the length of the whole payload.
     Frame {
         used: usize,
         payload_bytes: usize,
         is_chunk: bool,
     },
-    /// The beginning of a frame, which needs so many bytes.
+    /// The beginning of a frame; decoding needs so many bytes.
     Short(usize),
 }
 
@@ -51,13 +51,13 @@ impl Reading {
         }
     }
 
-    /// Notes whether the link is to be settled. Of a chunk: where its bytes go.
+    /// Notes whether the link has to be settled. Returns the range of a chunk.
     fn admitted(&mut self, admitted: Admitted) -> Option<WriteRange> {
         self.is_unsettled |= !admitted.is_settled;
         admitted.range
     }
 
-    /// Where the bytes of a chunk that was admitted go.
+    /// The range of a chunk that was admitted.
     pub(super) fn range(&mut self, admitted: Admitted) -> WriteRange {
         let range = self.admitted(admitted);
         range.expect("a chunk has a range, or is a violation")
@@ -67,7 +67,7 @@ impl Reading {
         self.is_unsettled |= link.landed(range, directly);
     }
 
-    /// Where the next bytes of a payload go, if one is unfinished. [`Reading::filled`] follows.
+    /// The memory for the missing bytes of the unfinished payload, if there is one. The caller calls [`Reading::filled`] afterwards.
     pub(super) fn room(&mut self) -> Option<&mut [u8]> {
         let (of, done) = self.unfinished.as_mut()?;
         let payload = match of {
@@ -77,7 +77,7 @@ impl Reading {
         Some(&mut payload[*done..])
     }
 
-    /// So many bytes of [`Reading::room`] are there.
+    /// The caller has written the first `bytes` bytes of [`Reading::room`].
     pub(super) fn filled(&mut self, bytes: usize, link: &LinkRuntime) -> Result<(), String> {
         let left = self.room().map_or(0, |room| room.len() - bytes);
         if let Some((_, done)) = self.unfinished.as_mut().filter(|_| left > 0) {
@@ -95,7 +95,7 @@ impl Reading {
         Ok(())
     }
 
-    /// Copies what is here of a payload that is unfinished. How many bytes that were.
+    /// Copies bytes of the unfinished payload. Returns how many of `bytes` belong to it.
     pub(super) fn copy(&mut self, bytes: &[u8], link: &LinkRuntime) -> Result<usize, String> {
         let room = self.room().unwrap_or_default();
         let count = room.len().min(bytes.len());
@@ -104,7 +104,7 @@ impl Reading {
         Ok(count)
     }
 
-    /// Reads a frame and what is here of its payload. No payload is unfinished.
+    /// Handles a frame and those bytes of its payload that have arrived. Called only if no payload is unfinished.
     pub(super) fn begin(&mut self, bytes: &[u8], link: &LinkRuntime) -> Result<Begun, String> {
         let (frame, head) = match self.decode(bytes, link)? {
             Decoded::Frame(frame, head) => (frame, head),
@@ -112,7 +112,7 @@ impl Reading {
         };
         let most = u64::from(link.config.limits.first_window);
         if matches!(frame, Frame::Small(_)) && frame.payload_bytes() > most {
-            // Before any memory is taken for it.
+            // Checked before memory is allocated for it.
             let what = "it is larger than a flow's first window";
             return Err(link.violated(Some(self.lane), "Small", what));
         }
@@ -145,7 +145,7 @@ impl Reading {
         decoded.map_err(|error| link.disconnect(Some(self.lane), &error))
     }
 
-    /// Where the bytes of a chunk go.
+    /// Passes a CHUNK frame to the link. Returns the range for its bytes.
     pub(super) fn chunk(
         &mut self,
         frame: &Frame,

@@ -1,7 +1,7 @@
-//! A lane over a byte stream.
+//! A lane over a byte stream (TCP or TLS).
 //!
-//! A [`Stream`] has two threads. One reads frames, and chunks straight from the socket into their receive buffers. Short frames are
-//! written by whichever thread has them, without waiting; what is long or would have to wait is left to the lane's writing
+//! A [`Stream`] has two threads. One reads: frames, and chunks straight from the socket into their receive buffers. The thread that
+//! queued a short frame writes it, without waiting. Long frames, and those that would have to wait, are left to the lane's writing
 //! thread.
 
 use super::reading::{Begun, Reading};
@@ -15,13 +15,13 @@ use std::io::IoSlice;
 use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// Bytes that are read at once when a frame is expected.
+/// Bytes to read in one call when a frame is expected.
 const READ_BYTES: usize = 16 << 10;
-/// The same behind a chunk: what is read of the next one has to be copied.
+/// Bytes to read in one call behind a chunk. Another chunk mostly follows, and its bytes that are read along have to be copied.
 const READ_BEHIND_CHUNK: usize = 512;
-/// Frames that are read before the link is settled.
+/// The link is settled after so many frames, at the latest.
 const FRAMES_AT_ONCE: usize = 32;
-/// A larger chunk is settled at once.
+/// After a larger payload the link is settled at once.
 const BULK_BYTES: usize = 64 << 10;
 /// The name of the thread that reads.
 const READS: &str = "lane-rx";
@@ -29,6 +29,7 @@ const READS: &str = "lane-rx";
 /// A lane over a byte stream.
 pub(crate) struct Stream {
     state: LaneState,
+    /// Wakes the writing thread: the flag is set by [`Lane::ring`] and cleared by that thread.
     bell: (Mutex<bool>, Condvar),
 }
 
@@ -48,6 +49,7 @@ impl Stream {
         format!("{doing} {}: {error}", self.state.connection.peer())
     }
 
+    /// Waits for bytes and reads some. Returns how many; `Err` if the connection has ended.
     fn fill(&self, into: &mut [u8], link: &LinkRuntime) -> Result<usize, String> {
         link.receiver.rest();
         self.state.received_ms.store(clock_ms(), SeqCst);
@@ -65,7 +67,7 @@ impl Stream {
         Ok(read)
     }
 
-    /// Reads frames, and most of a chunk straight into its receive buffer.
+    /// The reading thread. Reads most of each chunk straight into its receive buffer, and all else through `buffer`.
     fn read_all(&self, link: &LinkRuntime) -> Result<(), String> {
         let mut buffer = vec![0; READ_BYTES];
         let mut reading = Reading::new(self.state.number);
@@ -172,7 +174,7 @@ impl Lane for Stream {
         let wrote = self.state.connection.write(&slices[..count], wait(limit));
         let wrote = wrote.map_err(|error| self.lost("writing to", &error))?;
         if wrote == 0 {
-            // It would have to wait.
+            // The write would have to wait.
             self.ring();
             return Ok(false);
         }
@@ -190,7 +192,7 @@ impl Lane for Stream {
         let Ok(writing) = self.state.writing.try_lock() else {
             return;
         };
-        // Within a frame there is no place for another.
+        // A frame that is written in part must not be interrupted by another.
         if writing.batch.is_empty() && !self.state.is_closed() {
             let mut bytes = Vec::new();
             frame.encode(&mut bytes);

@@ -1,11 +1,11 @@
-//! A lane over RDMA: frames through a channel's ring, large messages straight into their place.
+//! A lane over RDMA: frames go through a channel's ring, chunks straight into the peer's receive buffers.
 //!
-//! A [`RdmaLane`] has one thread, which polls a bounded time and then sleeps until the channel, the lane's bell or the
-//! connection that it was agreed on has something. What is short is posted by whichever thread has something
-//! to say, as in a lane over a stream. That connection stays open and idle: its end is the peer's.
+//! An [`RdmaLane`] has one thread. It polls for a bounded time, then sleeps until the channel, the lane's bell or the handshake's TCP
+//! connection has something. The thread that queued a short frame posts it, as in a lane over a stream. The TCP connection stays open
+//! and idle: when it ends, the peer has ended the lane.
 //!
-//! Each frame of the channel is a *record*: a byte that says what it is, and the same bytes as in a stream, or the
-//! head of a chunk whose payload was written directly. Ordered as RDMA orders: the payload is there first.
+//! Each frame of the channel is a *record*: a byte for its kind, then either the same bytes as in a stream, or the head of one chunk
+//! whose payload was written directly. RDMA keeps the order of writes, so the payload arrives before its record.
 
 mod agree;
 mod reading;
@@ -33,9 +33,9 @@ use std::time::{Duration, Instant};
 
 pub(crate) use agree::{agree, Agreed};
 
-/// Slices of a record of few frames: its kind, their heads and payloads.
+/// Slices of a record of a short batch: its kind, heads and payloads.
 const SLICES_OF_FEW: usize = 1 + 2 * FEW_FRAMES;
-/// Kinds of records.
+/// Kinds of records: bytes of a stream; the head of a chunk that was written directly.
 const STREAM: u8 = 0;
 const DIRECT: u8 = 1;
 /// A sleep ends after this at the latest.
@@ -43,7 +43,7 @@ const SLEEP_MAX: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
-/// The peer's last word is there when its connection says so.
+/// How long to wait for the rest of the peer's RESET once the connection is readable.
 const LAST_WORD_LIMIT: Duration = Duration::from_millis(100);
 
 /// A lane over a channel.
@@ -51,21 +51,21 @@ pub(crate) struct RdmaLane {
     state: LaneState,
     agreed: Agreed,
     table: Arc<RegistrationTable>,
-    /// Bytes of a record, without its kind.
+    /// The most bytes of a record after its kind.
     record_bytes_max: usize,
-    /// There is something to write.
+    /// [`Lane::ring`] was called since the lane's thread looked.
     is_rung: AtomicBool,
-    /// The lane's thread sleeps, so that the bell has to wake it.
+    /// The lane's thread sleeps or is about to, so `ring` has to write to `bell`.
     sleeps: AtomicBool,
     bell: OwnedFd,
-    /// What the lane's thread waits for: connection, bell, and what the channel has.
+    /// An epoll of the descriptors that the lane's thread waits for: connection, bell, and the channel's three.
     sources: OwnedFd,
 }
 
-/// Descriptors that a lane waits for.
+/// How many descriptors a lane waits for.
 const SOURCES: usize = 5;
 
-/// The writes of a payload that goes directly.
+/// The RDMA writes of one payload.
 enum Directs {
     One([Direct; 1]),
     Two([Direct; 2]),
@@ -88,10 +88,10 @@ impl RdmaLane {
             events,
             signals,
         ];
-        // Which are readable is asked at once, by their places here: they are not looked at one by one each time.
+        // Each descriptor's index is its epoll data: `wait` learns by one call which of them are readable.
         let sources = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for (place, fd) in all.into_iter().enumerate() {
-            let data = epoll::EventData::new_u64(place as u64);
+        for (index, fd) in all.into_iter().enumerate() {
+            let data = epoll::EventData::new_u64(index as u64);
             epoll::add(&sources, fd, data, epoll::EventFlags::IN)?;
         }
         Ok(Self {
@@ -114,6 +114,7 @@ impl RdmaLane {
         )
     }
 
+    /// The lane's thread: reads, writes, polls and sleeps until the lane ends.
     fn serve(&self, link: &Arc<LinkRuntime>) -> Result<(), String> {
         let mut reading = Reading::new(self.state.number);
         let mut spin = Spin::new(self.agreed.polls);
@@ -123,7 +124,7 @@ impl RdmaLane {
             if rung || moved.any {
                 let began_ms = clock_ms();
                 self.state.listens.store(false, SeqCst);
-                // Wakes the lanes that have to write because of what came.
+                // Wakes the lanes that have to write because of the frames that arrived.
                 reading.settle(link);
                 if rung || moved.sent || moved.room {
                     self.write(link, WriteLimit::All)?;
@@ -137,7 +138,7 @@ impl RdmaLane {
             }
             moved = match spin.may() {
                 true => self.progress(&mut reading, link)?,
-                // It is looked at before it sleeps.
+                // No polling: `sleep` looks at the channel before it sleeps.
                 false => Progress::default(),
             };
         }
@@ -145,10 +146,10 @@ impl RdmaLane {
     }
 
     /// Starts measuring the peer's silence; time this end spent working does not count.
-    fn listen(&self, heard: bool, began_ms: u64) {
+    fn listen(&self, has_received: bool, began_ms: u64) {
         let now_ms = clock_ms();
         let before = self.state.received_ms.load(SeqCst);
-        let received_ms = if heard {
+        let received_ms = if has_received {
             now_ms
         } else {
             before + (now_ms - began_ms)
@@ -157,6 +158,7 @@ impl RdmaLane {
         self.state.listens.store(true, SeqCst);
     }
 
+    /// Handles the records that have arrived. Returns what the channel did.
     fn progress(&self, reading: &mut Reading, link: &LinkRuntime) -> Result<Progress, String> {
         let mut each = |arrived: Arrived<'_>| {
             self.state.listens.store(false, SeqCst);
@@ -173,7 +175,7 @@ impl RdmaLane {
         progress.map_err(|error| self.lost(error))
     }
 
-    /// Waits for something to happen. What the channel brought.
+    /// Sleeps until the channel, the bell or the connection has something. Returns what the channel did.
     fn sleep(
         &self,
         reading: &mut Reading,
@@ -209,7 +211,7 @@ impl RdmaLane {
         }
         let [connection, bell, readable @ ..] = is_ready;
         if connection {
-            // What it said before it left.
+            // Records that the peer posted before it ended the lane.
             self.progress(reading, link)?;
             return Err(self.last_received(link));
         }
@@ -220,7 +222,7 @@ impl RdmaLane {
         woken.map_err(|error| self.lost(error))
     }
 
-    /// The connection is at its end, or brings the reason of it.
+    /// Why the lane ends, as the readable connection says: by RESET, or by its end.
     fn last_received(&self, link: &LinkRuntime) -> String {
         let Ok(word) = read_frame(&self.state.connection, LAST_WORD_LIMIT) else {
             return format!("{} closed the connection", self.state.connection.peer());
@@ -234,7 +236,7 @@ impl RdmaLane {
         }
     }
 
-    /// Posts one batch with one doorbell, as far as there is credit. A record has fewer than `SLICES` slices.
+    /// Posts a batch with one doorbell. False if there is no credit for all of it. A record has at most `SLICES` slices, its kind included.
     fn post_batch<const SLICES: usize>(&self, writing: &mut Writing) -> Result<bool, String> {
         let Writing { batch, in_flight } = writing;
         let mut posts = self
@@ -244,9 +246,9 @@ impl RdmaLane {
             .map_err(|error| self.lost(error))?;
         while !batch.is_empty() {
             let mut slices = [IoSlice::new(&[]); SLICES];
-            let way = |payload: &Bytes, remote: &Remote| self.direct_write(payload, remote);
-            let piece = batch.piece(self.record_bytes_max, &mut slices[1..], way);
-            let (pushed, wrote, unsaid, payload) = match piece {
+            let direct = |payload: &Bytes, remote: &Remote| self.direct_write(payload, remote);
+            let piece = batch.piece(self.record_bytes_max, &mut slices[1..], direct);
+            let (pushed, wrote, omitted, payload) = match piece {
                 Piece::Stream(count, bytes) => {
                     slices[0] = IoSlice::new(&[STREAM]);
                     (posts.push(&slices[..=count], None), bytes, 0, None)
@@ -275,11 +277,11 @@ impl RdmaLane {
             batch.wrote(wrote);
             self.state
                 .bytes_out
-                .fetch_add((wrote - unsaid) as u64, Relaxed);
+                .fetch_add((wrote - omitted) as u64, Relaxed);
             let done = batch.payloads_done() - before;
             match payload {
                 Some(payload) => in_flight.push_back((number, Some(payload))),
-                // What was copied is not looked at any more.
+                // The channel has copied these payloads: their buffers are free.
                 None => in_flight.extend((0..done).map(|_| (0, None))),
             }
         }
@@ -287,8 +289,8 @@ impl RdmaLane {
         Ok(true)
     }
 
-    /// How a payload can go directly: it lies in memory that this end's rail knows, in two regions at most, and goes where the
-    /// peer's does.
+    /// The RDMA writes that bring a payload straight into the peer's receive buffer. `None` if the payload is not in memory that is
+    /// registered with this end's rail, in at most two regions, or the buffer is not registered with the peer's rail.
     fn direct_write(
         &self,
         (payload, from, to): &Bytes,
@@ -342,7 +344,7 @@ impl Lane for RdmaLane {
     fn ring(&self) {
         self.is_rung.store(true, SeqCst);
         if self.sleeps.load(SeqCst) {
-            // It can fail only when it is about to overflow: then it was rung.
+            // Writing to an eventfd fails only if its counter would overflow: then the bell is ringing already.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
@@ -351,7 +353,7 @@ impl Lane for RdmaLane {
         WriteLimit::Posted
     }
 
-    /// Gives back payloads that the NIC has read.
+    /// Forgets payloads that the card has read.
     fn reap(&self, Writing { in_flight, .. }: &mut Writing) -> usize {
         let completed = self.agreed.channel.completed();
         let is_done = |(number, _): &(u64, _)| *number <= completed;
@@ -363,7 +365,7 @@ impl Lane for RdmaLane {
         done
     }
 
-    /// Posts the batch. Without credit for all of it, the lane's thread is told when there is some again.
+    /// Posts the batch. If credit does not suffice, the channel's progress wakes the lane's thread when there is more.
     fn put(&self, writing: &mut Writing, _: WriteLimit) -> Result<bool, String> {
         match writing.batch.is_short() {
             true => self.post_batch::<SLICES_OF_FEW>(writing),
@@ -372,13 +374,13 @@ impl Lane for RdmaLane {
     }
 
     fn end(&self) {
-        // Closing fails the queue pair, and ends all its work. Before that, the peer may write receive buffers, and the NIC may read
-        // payloads.
+        // Until the queue pair is in its error state, the peer's card may write receive buffers, and this end's card may read payloads.
+        // Closing the channel ends all that work.
         self.agreed.channel.close();
     }
 
     fn write_last(&self, frame: &Frame) {
-        // The channel may have no credit, or end before it went; the connection is idle.
+        // Through the idle connection: the channel may have no credit, or end before it has sent the frame.
         if !self.state.is_closed() {
             let _ = write_frame(&self.state.connection, frame);
         }

@@ -1,5 +1,5 @@
-//! What arrives through a channel: records with frames whose payloads follow, or lie in their receive buffers already. Heads of
-//! frames lie whole in one record, payloads may continue in the next.
+//! Takes apart the records that arrive through a channel. The payload of a record's frame follows the frame, or lies in its receive
+//! buffer already. A frame's head lies whole in one record; a payload may continue in the next.
 
 use super::{DIRECT, STREAM};
 use crate::machine::frame::{Decoded, Frame};
@@ -9,7 +9,7 @@ use crate::runtime::LinkRuntime;
 use rgaps_verbs::Arrived;
 
 impl Reading {
-    /// What the peer posted. How many bytes its card had written by itself.
+    /// Handles a record or a mark that arrived. Returns how many bytes the peer's card wrote directly.
     pub(super) fn arrived(
         &mut self,
         arrived: Arrived<'_>,
@@ -48,7 +48,7 @@ impl Reading {
         Ok(())
     }
 
-    /// A chunk that the peer's card wrote.
+    /// Handles the record of a chunk that the peer's card wrote directly.
     fn direct(&mut self, head: &[u8], link: &LinkRuntime) -> Result<u64, String> {
         match self.decode(head, link)? {
             Decoded::Frame(frame @ Frame::Chunk(_), used) if used == head.len() => {
@@ -59,6 +59,7 @@ impl Reading {
         }
     }
 
+    /// Marks a chunk as landed that the peer's card wrote directly.
     fn written(
         &mut self,
         range: WriteRange,

@@ -1,18 +1,19 @@
-//! How long a thread polls before it sleeps.
+//! Decides how long a thread polls before it sleeps (adaptive spinning): polling that finds nothing is shortened, and a thread that loses
+//! its core while polling skips some polling.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// A thread that looks again only after so long has lost its core meanwhile.
+/// If a polling thread's looks are farther apart than this, it lost its core in between.
 const PREEMPTED: Duration = Duration::from_millis(2);
 /// After losing its core, a thread skips polling for one wait, then 2, 4 ..., up to this many; useful polling halves the number.
-const PENANCE_MAX: u32 = 64;
-/// Useless polling halves the time of the next, down to this part of the time that is allowed.
+const SKIPS_MAX: u32 = 64;
+/// Useless polling halves the next polling time, at least down to the allowed time divided by this.
 const PART_LEAST: u32 = 16;
 
-/// Threads of this process that poll now: at most half as many as there are cores, and at least one may. The other cores are for a peer on
-/// the same machine, and for the threads that produce and consume messages.
+/// How many threads of this process poll now. At most half as many as there are cores may, but at least one. The other cores are for a
+/// peer on the same machine, and for the threads that produce and consume messages.
 static POLLING: AtomicUsize = AtomicUsize::new(0);
 
 fn cores() -> usize {
@@ -20,13 +21,18 @@ fn cores() -> usize {
     *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
+/// The polling state of one thread.
 pub(super) struct Spin {
+    /// The allowed polling time.
     most: Duration,
+    /// The polling time of the next wait.
     now: Duration,
-    penance: u32,
-    next_penance: u32,
+    /// How many waits the thread does not poll.
+    skips: u32,
+    next_skips: u32,
+    /// Whether the thread is counted in [`POLLING`].
     polls: bool,
-    /// When waiting began, and when the thread looked last; `None` before the first look.
+    /// When this wait began, and when the thread last looked; `None` before the first look.
     since: Option<(Instant, Instant)>,
 }
 
@@ -35,26 +41,26 @@ impl Spin {
         Self {
             most,
             now: most,
-            penance: 0,
-            next_penance: 1,
+            skips: 0,
+            next_skips: 1,
             polls: false,
             since: None,
         }
     }
 
-    /// There was something to do. Waiting begins anew.
+    /// The thread had something to do: a new wait begins.
     pub(super) fn begin(&mut self) {
         if self.since.take().is_some() {
-            self.next_penance = (self.next_penance / 2).max(1);
+            self.next_skips = (self.next_skips / 2).max(1);
         }
     }
 
-    /// Whether it may poll at all at this time; if not, no clock is read.
+    /// Whether the thread may poll in this wait. Reads no clock.
     pub(super) fn may(&self) -> bool {
-        self.penance == 0 && !self.now.is_zero()
+        self.skips == 0 && !self.now.is_zero()
     }
 
-    /// There was nothing to do. Returns whether to look again at once.
+    /// The thread had nothing to do. Returns whether it looks again at once.
     pub(super) fn again(&mut self) -> bool {
         if !self.may() {
             self.give();
@@ -63,20 +69,20 @@ impl Spin {
         let now = Instant::now();
         let (since, last) = self.since.unwrap_or((now, now));
         if now - last > PREEMPTED {
-            self.penance = self.next_penance;
-            self.next_penance = (self.next_penance * 2).min(PENANCE_MAX);
+            self.skips = self.next_skips;
+            self.next_skips = (self.next_skips * 2).min(SKIPS_MAX);
         }
         self.since = Some((since, now));
-        let again = self.penance == 0 && now - since < self.now && self.take();
+        let again = self.skips == 0 && now - since < self.now && self.take();
         if !again {
             self.give();
         }
         again
     }
 
-    /// The thread slept so long instead.
+    /// The thread slept for so long. If the sleep was shorter than the allowed polling time, polling would have paid.
     pub(super) fn slept(&mut self, slept: Duration) {
-        self.penance = self.penance.saturating_sub(1);
+        self.skips = self.skips.saturating_sub(1);
         self.now = match slept < self.most {
             true => (self.now * 2).min(self.most),
             false => (self.now / 2).max(self.most / PART_LEAST),
@@ -84,6 +90,7 @@ impl Spin {
         self.since = None;
     }
 
+    /// Counts the thread in [`POLLING`], if that has room. Returns whether it is counted.
     fn take(&mut self) -> bool {
         if !self.polls {
             let most = (cores() / 2).max(1);
@@ -93,6 +100,7 @@ impl Spin {
         self.polls
     }
 
+    /// Ends polling: other threads may poll instead.
     pub(super) fn give(&mut self) {
         if std::mem::take(&mut self.polls) {
             POLLING.fetch_sub(1, Relaxed);
@@ -111,7 +119,7 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    /// Threads that poll are counted for the process: one test at a time.
+    /// The count of polling threads is the process's, so these tests run one at a time.
     static ONE: Mutex<()> = Mutex::new(());
 
     #[test]
@@ -145,7 +153,7 @@ mod tests {
             spin.slept(Duration::ZERO);
         }
         assert!(polled < 1000 / 32, "{polled}");
-        // Where it pays again, it does so soon.
+        // When polling pays again, the thread soon polls each time.
         while !spin.may() {
             spin.slept(Duration::ZERO);
         }
@@ -153,7 +161,7 @@ mod tests {
             assert!(spin.again());
             spin.begin();
         }
-        assert_eq!(spin.next_penance, 1);
+        assert_eq!(spin.next_skips, 1);
     }
 
     #[test]

@@ -1,11 +1,8 @@
 //! The requests of the process with the links to other hosts. It is a client with a name of its own. The engine leaves
-//! that client's members out of its answers, so that no interest and no message returns to where it is from.
+//! that client's members out of its answers, so that no interest and no message returns to the host from which it came.
 
-use crate::clients::Clients;
-use crate::engine::Engine;
+use super::Engine;
 use crate::links_report::{are_hosts, bad_hosts};
-use crate::membership::announce;
-use crate::memory::Memory;
 use crate::qos::check_path;
 use crate::refuse::{bad, refuse};
 use crate::sessions::{is_owner, Session, SessionId};
@@ -15,22 +12,22 @@ use rgaps_session::{
     Answer, ArrivalPath, Demand, InterestPublisher, InterestRow, LinksFailure, LinksInfo, Member,
     Refusal, RefusalCode, RemoteRow, Side, INTEREST_ROWS, LINKS_CLIENT, MAX_DEPARTED,
 };
-use rgaps_sync::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 impl Engine {
-    /// The daemon keeps the links' process running, and puts the reason here when it does not run.
+    /// Notes that the daemon keeps the links' process running. The thread that starts it puts the reason into `failure` when it does
+    /// not run.
     pub fn watch_links(&mut self, failure: Arc<Mutex<Option<LinksFailure>>>) {
         self.links.watch(failure);
     }
 
-    pub(crate) fn links_info(&self) -> LinksInfo {
+    pub(super) fn links_info(&self) -> LinksInfo {
         self.links.info(self.sessions.have_links())
     }
 
     /// Refuses those who call themselves links and are not of the daemon's user.
-    pub(crate) fn check_links(&self, session: SessionId, name: &str) -> Result<(), Refusal> {
+    pub(super) fn check_links(&self, session: SessionId, name: &str) -> Result<(), Refusal> {
         let uid = self.sessions.get(session).map(Session::uid);
         if name == LINKS_CLIENT && !uid.is_some_and(is_owner) {
             return Err(refuse(
@@ -41,7 +38,7 @@ impl Engine {
         Ok(())
     }
 
-    pub(crate) fn require_links(&self, session: SessionId) -> Result<(), Refusal> {
+    pub(super) fn require_links(&self, session: SessionId) -> Result<(), Refusal> {
         match self.sessions.is_links(session) {
             true => Ok(()),
             false => Err(refuse(
@@ -51,17 +48,19 @@ impl Engine {
         }
     }
 
-    pub(crate) fn interest(
+    /// Lists the topics for the links, with their subscribers and publishers on this host. Without rows if the links have seen
+    /// version `known`.
+    pub(super) fn interest(
         &self,
         session: SessionId,
         known: u64,
         from: u32,
     ) -> Result<Answer, Refusal> {
         self.require_links(session)?;
-        // Topics that seem to have no subscribers now would be given up on other hosts.
+        // Other hosts would give up topics whose subscribers have not returned yet.
         self.check_all_recovered()?;
         let version = self.zones.iter().fold(0u64, |version, zone| {
-            zone.topics.iter().fold(version, |version, topic| {
+            zone.topics().iter().fold(version, |version, topic| {
                 mix(version, topic.id ^ u64::from(topic.epoch).rotate_left(32))
             })
         });
@@ -72,18 +71,15 @@ impl Engine {
             let by_name: BTreeMap<&str, (&Zone, &Topic)> = self
                 .zones
                 .iter()
-                .flat_map(|zone| zone.topics.iter().map(move |topic| (zone, topic)))
+                .flat_map(|zone| zone.topics().iter().map(move |topic| (zone, topic)))
                 .map(|(zone, topic)| (topic.name.as_str(), (zone, topic)))
                 .collect();
             let page = by_name.values().skip(from as usize).take(INTEREST_ROWS);
-            rows.extend(page.map(|(zone, topic)| interest_row(topic, &zone.clients, &zone.memory)));
+            rows.extend(page.map(|(zone, topic)| interest_row(topic, zone)));
         }
         let departed = match (known, from) {
             (0, 0) => {
-                let all = self
-                    .zones
-                    .iter()
-                    .flat_map(|zone| zone.history.departed().iter());
+                let all = self.zones.iter().flat_map(|zone| zone.departed().iter());
                 all.take(MAX_DEPARTED).copied().collect()
             }
             _ => Vec::new(),
@@ -96,7 +92,8 @@ impl Engine {
         })
     }
 
-    pub(crate) fn stands_for(
+    /// Sets the hosts that a subscriber of the links stands for.
+    pub(super) fn stands_for(
         &mut self,
         session: SessionId,
         member: &Member,
@@ -107,28 +104,12 @@ impl Engine {
             return Err(bad_hosts());
         }
         let (zone, client) = self.zone_of(session, member.zone)?;
-        zone.topics.check_member(member, client)?;
-        let Some(topic) = zone.topics.get_mut(member.topic) else {
-            return Err(bad("there is no such topic"));
-        };
-        let ready = hosts.iter().filter(|row| row.ready);
-        let count = ready.fold(0u32, |sum, row| sum.saturating_add(row.subscribers));
-        let view = zone.control.topic(topic.region);
-        let word = view.subscriber(member.slot as usize);
-        let before = word
-            .stands_for()
-            .swap(count.saturating_add(1), Ordering::AcqRel);
-        if let Some(subscriber) = topic.subscriber_mut(member.slot) {
-            subscriber.remote = hosts;
-        }
-        if before != count.saturating_add(1) {
-            // Wakes publishers that wait for subscribers.
-            announce(&zone.control, topic);
-        }
+        zone.set_remote(member, client, hosts)?;
         Ok(Answer::Done)
     }
 
-    pub(crate) fn comes_over(
+    /// Sets how the messages of a publisher of the links reach this host.
+    pub(super) fn comes_over(
         &mut self,
         session: SessionId,
         member: &Member,
@@ -142,8 +123,8 @@ impl Engine {
         }
         check_path(&over.why)?;
         let (zone, client) = self.zone_of(session, member.zone)?;
-        zone.topics.check_member(member, client)?;
-        let topic = zone.topics.get_mut(member.topic);
+        zone.topics().check_member(member, client)?;
+        let topic = zone.topics_mut().get_mut(member.topic);
         let publisher = topic.and_then(|topic| topic.publisher_mut(member.slot));
         if let Some(publisher) = publisher {
             publisher.remote_path = Some(over);
@@ -152,12 +133,13 @@ impl Engine {
     }
 }
 
-/// Order matters: a change that undoes another still counts.
+/// Mixes a number into a version. The order of the numbers matters, too.
 fn mix(version: u64, number: u64) -> u64 {
     (version.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-fn interest_row(topic: &Topic, clients: &Clients, memory: &Memory) -> InterestRow {
+fn interest_row(topic: &Topic, zone: &Zone) -> InterestRow {
+    let (clients, memory) = (zone.clients(), zone.memory());
     let (landed, publishers): (Vec<_>, Vec<_>) = topic
         .publishers
         .iter()

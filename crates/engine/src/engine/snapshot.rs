@@ -1,11 +1,9 @@
-//! All figures of the daemon at one moment, for whoever shows them: asked for by another thread, answered by
-//! the reactor's.
+//! All figures of the daemon at one moment. Another thread asks for them, as that of the metrics port, and the reactor's thread
+//! answers.
 
-use crate::control::Control;
-use crate::engine::Engine;
-use crate::listing::{pool_row, topic_row};
+use super::listing::{pool_row, topic_row};
+use super::Engine;
 use crate::topic::Topic;
-use crate::topics::Topics;
 use crate::zone::Zone;
 use rgaps_session::{LinkFigures, PeerRow, PoolRow, Status, TopicRow, TraceFigures};
 use rgaps_sync::atomic::Ordering;
@@ -17,31 +15,31 @@ use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Snapshots that wait to be made.
+/// Most requests for snapshots that wait.
 const MAX_ASKED: usize = 4;
 
 /// All figures of the daemon.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// How it is.
+    /// As in `rgaps status`.
     pub status: Status,
-    /// Requests that were answered, and zones that were taken over from former daemons.
+    /// How many requests clients have sent.
     pub requests: u64,
-    /// Zones that were taken over from former daemons.
+    /// How many zones this daemon took over from predecessors.
     pub zones_adopted: u64,
     /// Dead clients of which MPS has not confirmed that their GPU work is over.
     pub quarantined: u32,
-    /// Topics of all zones, those first that have been there for longest.
+    /// Topics of all zones, at most as many as were asked for.
     pub topics: Vec<TopicFigures>,
-    /// Topics that are not among them, since there are too many.
+    /// How many topics are not among these.
     pub topics_left_out: usize,
-    /// Pools of all zones, with the blocks that publishers of theirs have used.
+    /// Pools of all zones, and for each the sum of `blocks_used` of its publishers.
     pub pools: Vec<(PoolRow, u64)>,
     /// Hosts that this one is linked with.
     pub peers: Vec<PeerRow>,
-    /// What was told of single messages.
+    /// Figures of the traces of single messages.
     pub traces: TraceFigures,
-    /// What was counted and timed on the links with them.
+    /// Counters and times of the links with these hosts.
     pub links: Vec<LinkFigures>,
 }
 
@@ -50,27 +48,27 @@ pub struct Snapshot {
 pub struct TopicFigures {
     /// As in listings.
     pub row: TopicRow,
-    /// The zone's access rule; empty for the topics that none names.
+    /// The zone's access class.
     pub access: String,
-    /// Subscribers by the domain in which they read.
+    /// By domain: how many subscribers read there.
     pub readers: BTreeMap<String, u32>,
 }
 
 impl Engine {
-    /// All figures, of so many topics at most.
+    /// All figures, with those of at most `topics_max` topics.
     pub fn snapshot(&self, topics_max: usize) -> Snapshot {
         let all = || {
             let zones = self.zones.iter();
-            zones.flat_map(|zone| zone.topics.iter().map(move |topic| (zone, topic)))
+            zones.flat_map(|zone| zone.topics().iter().map(move |topic| (zone, topic)))
         };
         let topics: Vec<TopicFigures> = all()
             .take(topics_max)
             .map(|(zone, topic)| topic_figures(topic, zone))
             .collect();
         let pools = self.zones.iter().flat_map(|zone| {
-            let rows = zone.memory.iter();
+            let rows = zone.memory().iter();
             rows.map(|pool| {
-                let blocks = blocks_used(pool.index, &zone.topics, &zone.control);
+                let blocks = blocks_used(pool.index, zone);
                 (pool_row(pool, zone), blocks)
             })
         });
@@ -91,7 +89,7 @@ impl Engine {
 }
 
 fn topic_figures(topic: &Topic, zone: &Zone) -> TopicFigures {
-    let domain = |pool: u32| zone.memory.domain(pool).to_string();
+    let domain = |pool: u32| zone.memory().domain(pool).to_string();
     let mut readers = BTreeMap::new();
     for subscriber in &topic.subscribers {
         if let Some(pool) = subscriber.pool.or(topic.pool) {
@@ -99,16 +97,16 @@ fn topic_figures(topic: &Topic, zone: &Zone) -> TopicFigures {
         }
     }
     TopicFigures {
-        row: topic_row(topic, &zone.control, &zone.memory),
-        access: zone.class.clone(),
+        row: topic_row(topic, zone),
+        access: zone.class().to_owned(),
         readers,
     }
 }
 
-fn blocks_used(pool: u32, topics: &Topics, control: &Control) -> u64 {
+fn blocks_used(pool: u32, zone: &Zone) -> u64 {
     let mut blocks = 0u64;
-    for topic in topics.iter() {
-        let view = control.topic(topic.region);
+    for topic in zone.topics().iter() {
+        let view = zone.control().topic(topic.region);
         for publisher in topic.publishers.iter().filter(|p| p.pool == pool) {
             let words = view.publisher(publisher.slot as usize);
             blocks += u64::from(words.blocks_used().load(Ordering::Relaxed));
@@ -130,7 +128,7 @@ pub struct SnapshotSource {
     topics_max: usize,
 }
 
-/// Both ends. A snapshot names `topics_max` topics at most.
+/// Creates both ends. A snapshot has at most `topics_max` topics.
 pub fn snapshots(topics_max: usize) -> std::io::Result<(SnapshotAsker, SnapshotSource)> {
     let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let (to, from) = sync_channel(MAX_ASKED);
@@ -147,7 +145,7 @@ pub fn snapshots(topics_max: usize) -> std::io::Result<(SnapshotAsker, SnapshotS
 }
 
 impl SnapshotAsker {
-    /// A snapshot; none: the daemon is busy for longer than `limit`, or leaves.
+    /// Asks for a snapshot and waits for it. None: the daemon did not answer within `limit`, or ends.
     pub fn ask(&self, limit: Duration) -> Option<Snapshot> {
         let (to, answer) = sync_channel(1);
         self.to.try_send(to).ok()?;
@@ -160,19 +158,19 @@ impl SnapshotAsker {
 }
 
 impl SnapshotSource {
-    /// Readable when somebody asks.
+    /// A descriptor that is readable while somebody asks.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// Answers all who ask.
+    /// Makes one snapshot and sends it to all who ask.
     pub(crate) fn answer(&self, engine: &Engine) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&*self.bell, &mut count);
         let mut snapshot = None;
         for asker in self.from.try_iter() {
             let made = snapshot.get_or_insert_with(|| engine.snapshot(self.topics_max));
-            // Whoever does not wait any more needs none.
+            // This fails if the asker has stopped waiting.
             let _ = asker.try_send(made.clone());
         }
     }

@@ -1,5 +1,6 @@
 //! Joining a topic.
 
+use super::Zone;
 use crate::clients::{Client, Clients};
 use crate::history::HistoryRoom;
 use crate::membership::{announce, fill_publisher, fill_subscriber, take_over_subscriber};
@@ -13,7 +14,6 @@ use crate::sources::Sources;
 use crate::step::step;
 use crate::topic::{Publisher, PublisherOwner, Subscriber};
 use crate::topics::Topics;
-use crate::zone::Zone;
 use rgaps_layout::{
     Domain, PublisherRegion, CONTROL_BYTES, MAX_PUBLISHERS, MAX_REPLICAS, MAX_SUBSCRIBERS,
     MAX_TYPE_NAME, SEQUENCE_END,
@@ -24,10 +24,10 @@ use rgaps_session::{
 use rgaps_sync::atomic::Ordering;
 use std::os::fd::OwnedFd;
 
-/// One user's publishers get this part of the control segment (one in so many bytes).
+/// The publishers of one user get at most this part of the control segment (one in so many bytes).
 const CONTROL_SHARE: u64 = 4;
 
-/// What it got.
+/// What a member gets when it joins.
 #[derive(Debug)]
 pub(crate) struct Seat {
     pub(crate) member: Member,
@@ -35,12 +35,14 @@ pub(crate) struct Seat {
     pub(crate) topic_id: u64,
     pub(crate) doorbell: u32,
     pub(crate) ring: Ring,
+    /// The topic's pool. None: the topic has had no publisher yet.
     pub(crate) pool: Option<PoolGrant>,
+    /// The pool in which a subscriber reads. None: the topic's.
     pub(crate) reads: Option<PoolGrant>,
 }
 
 impl Zone {
-    /// Lets `client` join a topic, which is created if it is not there. The name is checked already.
+    /// Lets `client` join a topic. Creates the topic if there is none. The caller has checked its name.
     pub(crate) fn join(
         &mut self,
         client: u32,
@@ -71,7 +73,7 @@ impl Zone {
         seat
     }
 
-    /// The same as `join`, for a client that is not in the zone yet. Nothing of it stays if it cannot join.
+    /// The same as `join`, for a client that is not in the zone yet. If it cannot join, it is removed from the zone again.
     pub(crate) fn join_first(
         &mut self,
         client: Client,
@@ -87,7 +89,7 @@ impl Zone {
         Ok((seat?, grant))
     }
 
-    /// Takes a client into the zone, and opens registry and control segment for it.
+    /// Adds a client to the zone, and puts descriptors of registry and control segment for it into `out`.
     pub(crate) fn admit(
         &mut self,
         client: Client,
@@ -122,7 +124,7 @@ impl Zone {
         let (side, slot, incarnation) = match wish.role {
             Role::Publisher(offer) => {
                 let pool = match (wish.domain, named) {
-                    // `check_domain` has compared them.
+                    // `check_domain` has refused another domain.
                     (_, Some(pool)) => pool,
                     (domain, None) => {
                         let domain = domain.unwrap_or(Domain::Host);
@@ -147,7 +149,7 @@ impl Zone {
         }))
     }
 
-    /// Where a subscriber reads that names a domain; none: where the messages are.
+    /// The pool in which a subscriber reads that names a domain. None: the topic's.
     fn reading_pool(
         &mut self,
         index: u32,
@@ -252,7 +254,7 @@ impl Zone {
         Ok((Side::Publisher, slot, incarnation))
     }
 
-    /// A doorbell, and a range of the control segment for a ring: both or neither.
+    /// Takes a doorbell, and a range of the control segment for a ring: both or neither.
     fn take_ring(&mut self, client: u32, bytes: u64) -> Result<(u32, u64), Refusal> {
         let doorbell = self.control.doorbells.take(client)?;
         let region = check_control_share(client, bytes, &self.clients, &self.topics)
@@ -263,7 +265,7 @@ impl Zone {
         Ok((doorbell, region?))
     }
 
-    /// A free publisher slot and where its sequence numbers go on. Takes an orphan's if need be.
+    /// A free publisher slot, and the sequence number at which it goes on. Evicts history if no slot is free.
     fn publisher_slot(&mut self, index: u32) -> Result<(u32, u64), Refusal> {
         loop {
             let topic = &mut self.topics[index];
@@ -287,7 +289,7 @@ impl Zone {
             if head >= least && head < SEQUENCE_END {
                 return Ok((slot, head));
             }
-            // Cursors may have followed a head that somebody scribbled; no number is safe here.
+            // Cursors may have followed the invalid head, so no number is safe for this slot.
             tracing::warn!(
                 topic = topic.name,
                 slot,
@@ -348,7 +350,7 @@ impl Zone {
             (subscriber.path, subscriber.remote) = (seat.path, seat.remote);
         } else {
             step!("join.subscriber");
-            // One of the links' is none itself, and stands for nobody yet.
+            // A subscriber of the links does not count itself, and stands for nobody yet.
             fill_subscriber(&view, topic, &subscriber, u32::from(is_links));
         }
         topic.subscribers.push(subscriber);
@@ -372,8 +374,8 @@ impl Zone {
         })
     }
 
-    /// An empty seat of the topic for links that demand this and read there; they sit down. Other empty seats of the topic
-    /// are taken away: the next links have none but one subscriber.
+    /// Vacates and returns an empty seat of the topic that suits links with this demand and pool. Removes the other empty seats of
+    /// the topic, since links have only one subscriber there.
     fn take_seat(&mut self, index: u32, demand: Demand, pool: Option<u32>) -> Option<Subscriber> {
         let mut taken = None;
         for seat in empty_seats(&self.topics[index], &self.clients, &self.registry) {
@@ -384,14 +386,14 @@ impl Zone {
                 && vacate_seat(topic, seat.slot, &self.clients, &self.control).is_some();
             match is_taken {
                 true => taken = Some(seat),
-                // The topic stays, for it is being joined.
+                // `remove_subscriber` keeps the topic even if that empties it: a client is joining it.
                 false => drop(self.remove_subscriber(index, seat.slot)),
             }
         }
         taken
     }
 
-    /// Clients whose last seat was taken are nobody any more.
+    /// Removes vacant clients without any seat left.
     fn forget_seatless(&mut self) {
         for index in self.clients.vacant() {
             if self.topics.members_of(index).is_empty() {
@@ -400,8 +402,7 @@ impl Zone {
         }
     }
 
-    /// The first publisher's pool becomes the topic's. Subscribers that came before it and read there
-    /// need no replicas any more.
+    /// Makes the first publisher's pool the topic's. Subscribers that joined earlier and read in that pool need no replicas.
     fn settle_pool(&mut self, index: u32, pool: u32) {
         let topic = &mut self.topics[index];
         if topic.pool.is_some() {
@@ -415,8 +416,8 @@ impl Zone {
     }
 }
 
-/// Refuses a range to a user, other than root and the daemon's own, whose publishers have their share of the control
-/// segment.
+/// Refuses a range to a user whose publishers have their share of the control segment already. Root and the daemon's user have no
+/// such limit.
 fn check_control_share(
     client: u32,
     bytes: u64,

@@ -1,6 +1,7 @@
-//! Taking over a zone from its registry and control segment. Both were in clients' hands: what
-//! they contain is checked, and what is not sound is left out.
+//! Takes over a zone from its registry and control segment. Clients could write the control segment and handed both back, so their
+//! contents are checked, and invalid records are dropped.
 
+use super::Zone;
 use crate::adoption::Adoption;
 use crate::clients::Clients;
 use crate::control::Control;
@@ -16,7 +17,6 @@ use crate::registry::{check_owner, reopen, RegistryFile};
 use crate::sources::Sources;
 use crate::state_file::SavedZone;
 use crate::step::step;
-use crate::zone::Zone;
 use rgaps_layout::{CONTROL_BYTES, MAX_PUBLISHERS, MAX_SUBSCRIBERS};
 use rgaps_pool::verify_memfd;
 use rgaps_session::{Limits, Refusal, Side};
@@ -33,12 +33,12 @@ impl Zone {
         sources: &mut dyn Sources,
         limits: &Limits,
     ) -> Result<Zone, Refusal> {
-        // Each is known for a memfd before anything else is done with it: other files may block whoever stats or opens them.
+        // Check that each is a memfd before anything else: a `stat` or `open` of another file may block.
         let (registry, header) =
             RegistryFile::adopt(registry.as_fd(), saved.id, saved.registry_inode)?;
         verify_memfd(control.as_fd(), CONTROL_BYTES).map_err(memory)?;
         check_owner(control.as_fd())?;
-        // Through a description of our own, that no client can change the flags of.
+        // Reopened, since a client can change the flags of the file description that it sent.
         let control = reopen(control.as_fd(), OFlags::RDWR)
             .map_err(|e| system("open the control segment that a client handed back", e))?;
         let mut control = Control::adopt(control).map_err(memory)?;
@@ -82,6 +82,23 @@ impl Zone {
         Ok(zone)
     }
 
+    /// What the state file keeps of the zone, so that a successor can take it over.
+    pub(crate) fn saved(&self) -> SavedZone {
+        SavedZone {
+            id: self.id,
+            class: self.class.clone(),
+            registry_inode: self.registry.inode(),
+            pids: self.clients.pids_to_save(),
+            are_local_pids: true,
+            departed: self.history.departed().iter().copied().collect(),
+        }
+    }
+
+    /// Notes that the state file has the zone's departed publishers, or will be written again as a whole.
+    pub(crate) fn note_saved(&mut self) {
+        self.history.note_saved();
+    }
+
     fn restore_topics(&mut self) {
         let topics: Vec<u32> = self.topics.iter().map(|topic| topic.index).collect();
         for index in topics {
@@ -90,8 +107,8 @@ impl Zone {
         }
     }
 
-    /// Writes what the daemon writes of a topic's region again: its predecessor may have died half
-    /// way, and clients can write there too. Finds out what orphans left.
+    /// Writes the daemon's words in a topic's region again: its predecessor may have died while it wrote them, and clients can
+    /// overwrite them. Finds the messages that orphans left.
     fn restore_words(&mut self, index: u32) {
         let Some(topic) = self.topics.get_mut(index) else {
             return;
@@ -135,7 +152,7 @@ impl Zone {
     }
 
     fn load_leases(&mut self) -> std::io::Result<()> {
-        // Of any pool: copies are in others than the publisher's own.
+        // In any pool: a publisher's replicas are in other pools than its own.
         let owners: HashSet<u32> = self
             .topics
             .iter()

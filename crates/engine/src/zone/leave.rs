@@ -1,22 +1,24 @@
-//! Leaving and dying: what ends when a publisher or subscriber leaves, and what stays for the others.
+//! What ends when a publisher or subscriber leaves or dies, and what stays for the other members.
 
+use super::Zone;
 use crate::clients::QUARANTINED;
 use crate::membership::{announce, clear_holds, write_matches};
+use crate::memory::Memory;
 use crate::seats::{vacate_seat, SEAT_KEPT};
 use crate::step::step;
-use crate::topic::TOPIC_BYTES;
-use crate::zone::Zone;
-use rgaps_session::Side;
+use crate::topic::{Topic, TOPIC_BYTES};
+use rgaps_layout::Domain;
+use rgaps_session::{Forgotten, Side};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::ring_publishers;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
 impl Zone {
-    /// Takes all members of a client out of their topics, and forgets the client; but seats of the links wait for the next
-    /// links. Returns how many blocks that freed.
+    /// Takes all members of a client out of their topics, and forgets the client. But seats of links stay for the next links, until
+    /// they are overdue. Returns how many blocks that freed.
     pub(crate) fn reap_client(&mut self, client: u32, now: Instant) -> u64 {
-        // First: streams of others wait for it.
+        // First: streams of other clients wait for these timelines.
         self.control.end_timelines_of(client, &mut self.topics);
         self.control.end_timelines_named_by(client, &self.topics);
         self.adoption.finish(client);
@@ -58,8 +60,7 @@ impl Zone {
         freed
     }
 
-    /// Ends a subscriber's demand: publishers neither wait for it nor copy for it. What it holds stays until it
-    /// leaves or dies.
+    /// Closes a subscriber, so that publishers neither wait for it nor copy for it. It keeps what it holds until it leaves or dies.
     pub(crate) fn close_subscriber(&mut self, index: u32, slot: u32) {
         let Some(topic) = self.topics.get_mut(index) else {
             return;
@@ -70,6 +71,7 @@ impl Zone {
         self.maintain_topic(index);
     }
 
+    /// Takes a subscriber out of its topic. Returns how many blocks that freed.
     pub(crate) fn remove_subscriber(&mut self, index: u32, slot: u32) -> u64 {
         let Some(topic) = self.topics.get_mut(index) else {
             return 0;
@@ -79,7 +81,7 @@ impl Zone {
         };
         let subscriber = topic.subscribers.remove(at);
         let view = self.control.topic(topic.region);
-        // Out of the masks first, so that nobody waits for it while its bits go.
+        // First the masks, so that no publisher waits for it while its bits are cleared.
         view.reliable()
             .store(topic.reliable_bits(), Ordering::Release);
         view.subscribers()
@@ -89,7 +91,7 @@ impl Zone {
         write_matches(&view, topic);
         view.sleepers().fetch_and(!(1 << slot), Ordering::AcqRel);
         step!("leave.masks");
-        // Before its bits: no publisher begins to clear one that is somebody else's by then.
+        // Before its bits are cleared: otherwise a publisher could clear a bit that the next subscriber in the slot has set.
         self.deferred.hold(topic, slot, &self.control);
         step!("leave.deferred_releases");
         let freed = clear_holds(&self.control, topic, slot);
@@ -97,7 +99,7 @@ impl Zone {
         let words = view.subscriber(slot as usize);
         topic.past.add_subscriber(&words);
         words.incarnation().store(0, Ordering::Release);
-        // Last: until it is written, a successor does all this again.
+        // Last: a successor that finds the record does all this again.
         self.registry.clear_subscriber(index, slot);
         self.control.doorbells.give(subscriber.doorbell);
         announce(&self.control, topic);
@@ -118,7 +120,16 @@ impl Zone {
         changed | self.remove_if_deserted(index)
     }
 
-    /// Removes a topic that nothing is left of.
+    /// Drops the history that publishers of a topic left.
+    pub(crate) fn forget_history(&mut self, index: u32) -> Forgotten {
+        let topic = &mut self.topics[index];
+        let (control, memory) = (&self.control, &mut self.memory);
+        let forgotten = self.history.forget(topic, control, memory, &self.registry);
+        self.maintain_topic(index);
+        forgotten
+    }
+
+    /// Removes a topic that has neither members nor orphans. True: it did.
     pub(crate) fn remove_if_deserted(&mut self, index: u32) -> bool {
         let Some(topic) = self.topics.remove_deserted(index, &self.registry) else {
             return false;
@@ -139,7 +150,7 @@ impl Zone {
         changed | self.adoption.release(&self.topics, &mut self.control)
     }
 
-    /// Whether `maintain` has anything to look after.
+    /// Whether `maintain` may have something to do.
     pub(crate) fn needs_maintenance(&self) -> bool {
         self.topics_to_maintain().next().is_some()
             || self.adoption.has_set_aside()
@@ -150,7 +161,7 @@ impl Zone {
         self.history.topics().chain(self.deferred.topics())
     }
 
-    /// A client is dead, but what it held stays: publishers neither wait for it to read on nor copy for it.
+    /// Puts a dead client into quarantine: closes its subscribers, so that no publisher waits for them, and keeps all that it holds.
     pub(crate) fn hold_dead(&mut self, client: u32) {
         for (topic, side, slot) in self.topics.members_of(client) {
             if side == Side::Subscriber {
@@ -162,4 +173,42 @@ impl Zone {
             client.session = Some(QUARANTINED);
         }
     }
+
+    /// Whether a client may have work on a GPU that touches what the zone shares.
+    pub(crate) fn may_have_gpu_work(&self, client: u32) -> bool {
+        let timelines = &self.control.timelines;
+        // Until a predecessor's clients have handed back their timelines, any client may have some.
+        if timelines.unclaimed || !timelines.of(client).is_empty() {
+            return true;
+        }
+        if self.clients.get(client).is_some_and(|c| c.has_devices) {
+            return true;
+        }
+        let members = self.topics.members_of(client).into_iter();
+        let mut pools = members.flat_map(|(topic, side, slot)| {
+            pools_of(self.topics.get(topic), side, slot, &self.memory)
+        });
+        pools.any(|pool| {
+            let pool = self.memory.get(pool);
+            pool.is_some_and(|pool| matches!(pool.domain, Domain::Cuda(_)))
+        })
+    }
+}
+
+/// Pools in which a member may read, or write messages and copies of them.
+fn pools_of(topic: Option<&Topic>, side: Side, slot: u32, memory: &Memory) -> BTreeSet<u32> {
+    let Some(topic) = topic else {
+        return BTreeSet::new();
+    };
+    let mut pools: BTreeSet<u32> = topic.pool.into_iter().collect();
+    match side {
+        Side::Subscriber => pools.extend(topic.subscriber(slot).and_then(|s| s.pool)),
+        Side::Publisher => {
+            pools.extend(topic.foreign_pools());
+            let owner = topic.granule_owner(slot);
+            let all = memory.iter().map(|pool| pool.index);
+            pools.extend(all.filter(|pool| memory.leased(*pool, owner) > 0));
+        }
+    }
+    pools
 }

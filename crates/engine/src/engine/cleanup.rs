@@ -1,16 +1,15 @@
 //! The end of sessions and of processes.
 
-use crate::engine::Engine;
+use super::Engine;
 use crate::sessions::SessionId;
 use rgaps_session::ZoneId;
 use std::collections::BTreeMap;
 
 impl Engine {
-    /// The session's socket is closed, from either side. `ended`: its process is known to have ended.
+    /// Handles the end of a session's socket, which either side closed. `ended`: the client's process has ended, too.
     ///
-    /// What the client holds stays as long as its process lives: it may still read the bytes, or
-    /// have forked a child that does. Only if the daemon cannot see the process end, the end of the socket counts
-    /// as that.
+    /// What the client holds stays as long as its process lives: the process may still read the bytes, or
+    /// have forked a child that does. If the daemon cannot watch the process, the end of the socket counts as its end.
     pub fn hang_up(&mut self, session: SessionId, ended: bool) {
         let Some(known) = self.sessions.get_mut(session) else {
             return;
@@ -32,7 +31,7 @@ impl Engine {
         self.end_session(session);
     }
 
-    /// The session's process has ended: nothing of it reads or writes any more.
+    /// Ends a session whose process has ended, so that the process neither reads nor writes shared memory any more.
     pub fn process_ended(&mut self, session: SessionId) {
         self.end_session(session);
     }
@@ -50,8 +49,8 @@ impl Engine {
         self.note_idleness();
     }
 
-    /// Takes back all that a dead client held, in all its zones.
-    pub(crate) fn clean_up_after(&mut self, name: &str, pid: u32, zones: &BTreeMap<ZoneId, u32>) {
+    /// Takes back everything that a dead client held, in all its zones. `zones`: its index in each.
+    pub(super) fn clean_up_after(&mut self, name: &str, pid: u32, zones: &BTreeMap<ZoneId, u32>) {
         let (mut died, mut freed) = (false, 0);
         self.maintenance.sweep_soon(self.now);
         for (zone, client) in zones {
@@ -74,7 +73,7 @@ impl Engine {
         }
     }
 
-    /// Whether the session still counts although its socket is closed.
+    /// Whether the session goes on without its socket, since the client's process lives.
     pub fn is_detached(&self, session: SessionId) -> bool {
         self.sessions.get(session).is_some_and(|s| s.detached)
     }

@@ -1,7 +1,7 @@
 //! Listings and the status, for people and programs.
 
+use super::Engine;
 use crate::control::Control;
-use crate::engine::Engine;
 use crate::memory::Memory;
 use crate::pools::Pool;
 use crate::recovery::name_processes;
@@ -19,21 +19,21 @@ use rgaps_sync::atomic::{AtomicU64, Ordering};
 use rgaps_topic::{block_uses, pool_copies, BlockUse};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Warnings that a status carries at most.
+/// Most warnings in a status.
 const MAX_WARNINGS: usize = 32;
-/// Warnings of one pool's row.
+/// Most warnings in the row of a pool.
 const MAX_POOL_WARNINGS: usize = 4;
 /// Longest warning, in characters.
 const MAX_WARNING_CHARS: usize = 300;
-/// Pools of a listing: their rows have to fit one packet.
+/// Most pools in a listing: their rows have to fit one packet.
 const MAX_POOL_ROWS: usize = 24;
 const _: () =
     assert!(MAX_POOL_ROWS * (MAX_POOL_WARNINGS * MAX_WARNING_CHARS + 400) < MAX_PACKET_BYTES);
-/// How full a limit is when a status warns of it.
+/// A status warns when so many per cent of a limit are used.
 const NEARLY_FULL_PERCENT: usize = 90;
 
 impl Engine {
-    pub(crate) fn status(&self, session: Option<SessionId>) -> Status {
+    pub(super) fn status(&self, session: Option<SessionId>) -> Status {
         let sessions = self.sessions.iter();
         let clients = sessions.filter(|(_, session)| session.welcomed).count();
         let zones = self.zones.iter();
@@ -44,7 +44,7 @@ impl Engine {
             socket: self.setup.socket.display().to_string(),
             uptime_ms: self.now.duration_since(self.started).as_millis() as u64,
             clients: clients as u32,
-            topics: zones.map(|zone| zone.topics.count() as u32).sum(),
+            topics: zones.map(|zone| zone.topics().count() as u32).sum(),
             zones: self.zones.count() as u32,
             rss_bytes: rss_bytes(),
             idle_exit_ms: self
@@ -62,8 +62,8 @@ impl Engine {
         }
     }
 
-    /// The keys of those settings that differ in the daemon's configuration.
-    pub(crate) fn unlike(&self, settings: Vec<(String, String)>) -> Vec<String> {
+    /// The keys of those settings whose values differ from the daemon's configuration.
+    pub(super) fn unlike(&self, settings: Vec<(String, String)>) -> Vec<String> {
         let own = self.setup.config.leaves();
         let differs = |(key, value): &(String, String)| own.get(key) != Some(value);
         let unlike = settings.into_iter().filter(differs);
@@ -71,7 +71,7 @@ impl Engine {
     }
 
     fn is_recovering(&self) -> bool {
-        let awaits = |zone: &Zone| !zone.clients.awaited().is_empty();
+        let awaits = |zone: &Zone| !zone.clients().awaited().is_empty();
         self.recovery.is_running(self.now) || self.zones.iter().any(awaits)
     }
 
@@ -94,28 +94,32 @@ impl Engine {
             ));
         }
         for zone in self.zones.iter() {
-            let awaited = zone.clients.awaited();
+            let awaited = zone.clients().awaited();
             if !awaited.is_empty() {
                 warnings.push(format!(
                     "{} did not connect to this daemon after the previous one ended (class '{}'); if a process is \
                      stopped or hangs, continue it ('kill -CONT') or restart it",
                     name_processes(&awaited),
-                    zone.class
+                    zone.class()
                 ));
             }
             for (what, count, most) in [
                 (
                     "clients",
-                    zone.clients.count(),
-                    zone.limits.clients as usize,
+                    zone.clients().count(),
+                    zone.limits().clients as usize,
                 ),
-                ("topics", zone.topics.count(), zone.limits.topics as usize),
+                (
+                    "topics",
+                    zone.topics().count(),
+                    zone.limits().topics as usize,
+                ),
             ] {
                 if count * 100 >= most * NEARLY_FULL_PERCENT {
                     warnings.push(format!("{count} of at most {most} {what} (limits.{what})"));
                 }
             }
-            warnings.extend(zone.memory.iter().flat_map(pool_warnings));
+            warnings.extend(zone.memory().iter().flat_map(pool_warnings));
         }
         warnings.extend(self.recovery.warnings(self.now));
         warnings.truncate(MAX_WARNINGS);
@@ -123,32 +127,31 @@ impl Engine {
     }
 
     /// Whether the session may know of a zone's topics.
-    pub(crate) fn may_see(&self, session: SessionId, zone: &Zone) -> bool {
+    pub(super) fn may_see(&self, session: SessionId, zone: &Zone) -> bool {
         let Some(known) = self.sessions.get(session) else {
             return false;
         };
         let (credentials, groups) = (&known.peer.credentials, &known.peer.groups[..]);
         // Only root sees a class that the configuration does not have any more.
         self.access
-            .class(&zone.class)
+            .class(zone.class())
             .map_or(credentials.uid == 0, |class| {
                 class.may_subscribe(credentials, groups) || class.may_publish(credentials, groups)
             })
     }
 
-    pub(crate) fn list_topics(&self, session: SessionId, from: u32) -> Result<Answer, Refusal> {
+    pub(super) fn list_topics(&self, session: SessionId, from: u32) -> Result<Answer, Refusal> {
         let visible = self.zones.iter().filter(|zone| self.may_see(session, zone));
         let page = by_name(visible).skip(from as usize).take(PAGE_ROWS);
         Ok(Answer::Topics(
-            page.map(|(zone, topic)| topic_row(topic, &zone.control, &zone.memory))
-                .collect(),
+            page.map(|(zone, topic)| topic_row(topic, zone)).collect(),
         ))
     }
 
-    pub(crate) fn describe_topic(&self, session: SessionId, name: &str) -> Result<Answer, Refusal> {
+    pub(super) fn describe_topic(&self, session: SessionId, name: &str) -> Result<Answer, Refusal> {
         check_topic_name(name).map_err(|error| bad(error.to_string()))?;
         let mut zones = self.zones.iter().filter(|zone| self.may_see(session, zone));
-        let found = zones.find_map(|zone| Some((zone, zone.topics.get(zone.topics.find(name)?)?)));
+        let found = zones.find_map(|zone| Some((zone, zone.topic_named(name)?)));
         let (zone, topic) = found.ok_or_else(|| {
             let may = if self.access.is_open() {
                 ""
@@ -161,12 +164,12 @@ impl Engine {
             )
         })?;
         Ok(Answer::Topic(TopicInfo {
-            row: topic_row(topic, &zone.control, &zone.memory),
-            zone: zone.id,
+            row: topic_row(topic, zone),
+            zone: zone.id(),
             publishers: topic
                 .publishers
                 .iter()
-                .map(|p| publisher_row(topic, p, &zone.control, &zone.memory))
+                .map(|p| publisher_row(topic, p, zone))
                 .collect(),
             subscribers: topic
                 .subscribers
@@ -184,22 +187,22 @@ impl Engine {
         }))
     }
 
-    pub(crate) fn list_pools(&self, session: SessionId) -> Result<Answer, Refusal> {
+    pub(super) fn list_pools(&self, session: SessionId) -> Result<Answer, Refusal> {
         let visible = self.zones.iter().filter(|zone| self.may_see(session, zone));
-        let rows = visible.flat_map(|zone| zone.memory.iter().map(|pool| pool_row(pool, zone)));
+        let rows = visible.flat_map(|zone| zone.memory().iter().map(|pool| pool_row(pool, zone)));
         Ok(Answer::Pools(rows.take(MAX_POOL_ROWS).collect()))
     }
 
-    /// The clients that a session may know of: its user's own and those in zones that it may see; root and the daemon's
+    /// Lists the clients that a session may see: its user's own and those in zones that it may see. Root and the daemon's
     /// user see all.
-    pub(crate) fn list_clients(&self, asker: SessionId, from: u32) -> Result<Answer, Refusal> {
+    pub(super) fn list_clients(&self, asker: SessionId, from: u32) -> Result<Answer, Refusal> {
         let uid = self.uid_of(asker);
         let sees_all = is_owner(uid);
         let visible: BTreeSet<ZoneId> = self
             .zones
             .iter()
             .filter(|zone| sees_all || self.may_see(asker, zone))
-            .map(|zone| zone.id)
+            .map(|zone| zone.id())
             .collect();
         let mut known: Vec<_> = self
             .sessions
@@ -212,7 +215,7 @@ impl Engine {
         known.sort_unstable_by_key(|(id, _)| *id);
         let counts = visible.iter().filter_map(|id| self.zones.get(*id));
         let counts: BTreeMap<ZoneId, _> = counts
-            .map(|zone| (zone.id, zone.topics.member_counts()))
+            .map(|zone| (zone.id(), zone.topics().member_counts()))
             .collect();
         let page = known.into_iter().skip(from as usize).take(PAGE_ROWS);
         let rows = page.map(|(_, session)| {
@@ -239,7 +242,7 @@ fn by_name<'a>(
     zones: impl Iterator<Item = &'a Zone>,
 ) -> impl Iterator<Item = (&'a Zone, &'a Topic)> {
     let mut zones: Vec<_> = zones
-        .map(|zone| (zone, zone.topics.by_name().peekable()))
+        .map(|zone| (zone, zone.topics().by_name().peekable()))
         .collect();
     std::iter::from_fn(move || {
         let first = zones.iter_mut().filter_map(|(zone, topics)| {
@@ -251,7 +254,8 @@ fn by_name<'a>(
     })
 }
 
-pub(crate) fn topic_row(topic: &Topic, control: &Control, memory: &Memory) -> TopicRow {
+pub(super) fn topic_row(topic: &Topic, zone: &Zone) -> TopicRow {
+    let (control, memory) = (zone.control(), zone.memory());
     let view = control.topic(topic.region);
     let (mut counts, mut kept, mut held) = (topic.past, 0u64, 0u64);
     for publisher in &topic.publishers {
@@ -311,12 +315,8 @@ fn waits_for(topic: &Topic, publisher: &Publisher, control: &Control) -> u64 {
     slow.fold(0, |mask, subscriber| mask | 1 << subscriber.slot)
 }
 
-fn publisher_row(
-    topic: &Topic,
-    publisher: &Publisher,
-    control: &Control,
-    memory: &Memory,
-) -> PublisherRow {
+fn publisher_row(topic: &Topic, publisher: &Publisher, zone: &Zone) -> PublisherRow {
+    let (control, memory) = (zone.control(), zone.memory());
     let (words, region) = (
         control.publisher(topic, publisher.slot),
         control.ring(publisher),
@@ -353,7 +353,7 @@ fn publisher_row(
 }
 
 fn subscriber_row(topic: &Topic, subscriber: &Subscriber, zone: &Zone) -> SubscriberRow {
-    let view = zone.control.topic(topic.region);
+    let view = zone.control().topic(topic.region);
     let words = view.subscriber(subscriber.slot as usize);
     let read = topic
         .publishers
@@ -378,7 +378,7 @@ fn subscriber_row(topic: &Topic, subscriber: &Subscriber, zone: &Zone) -> Subscr
         0 => lag,
         depth => lag.min(u64::from(depth)),
     };
-    let client = zone.clients.get(subscriber.client);
+    let client = zone.clients().get(subscriber.client);
     SubscriberRow {
         slot: subscriber.slot,
         client: client.map_or_else(String::new, |client| client.name.clone()),
@@ -395,12 +395,12 @@ fn subscriber_row(topic: &Topic, subscriber: &Subscriber, zone: &Zone) -> Subscr
         domain: subscriber
             .pool
             .filter(|pool| topic.pool != Some(*pool))
-            .map(|pool| zone.memory.domain(pool)),
-        path: path(topic, subscriber, &zone.memory),
+            .map(|pool| zone.memory().domain(pool)),
+        path: path(topic, subscriber, zone.memory()),
     }
 }
 
-/// How a subscriber's messages reach it. The subscriber reports it, since it knows what it can map.
+/// How a subscriber's messages reach it. The subscriber reports this, since only it knows which memory it can map.
 fn path(topic: &Topic, subscriber: &Subscriber, memory: &Memory) -> String {
     let reads = subscriber.pool.filter(|pool| topic.pool != Some(*pool));
     match (&subscriber.path, reads) {
@@ -415,7 +415,7 @@ fn path(topic: &Topic, subscriber: &Subscriber, memory: &Memory) -> String {
     }
 }
 
-pub(crate) fn pool_row(pool: &Pool, zone: &Zone) -> PoolRow {
+pub(super) fn pool_row(pool: &Pool, zone: &Zone) -> PoolRow {
     let pages = pool
         .segments()
         .map(|segment| describe_pages(segment.placement.pages));
@@ -430,11 +430,11 @@ pub(crate) fn pool_row(pool: &Pool, zone: &Zone) -> PoolRow {
             sampled: a.sampled + b.sampled,
             on_node: a.on_node + b.on_node,
         });
-    let copies = pool_copies(zone.control.words(), pool.index);
+    let copies = pool_copies(zone.control().words(), pool.index);
     let count = |word: &AtomicU64| word.load(Ordering::Relaxed);
     PoolRow {
-        zone: zone.id,
-        access: zone.class.clone(),
+        zone: zone.id(),
+        access: zone.class().to_owned(),
         domain: pool.domain,
         cap_bytes: pool.cap_bytes,
         segment_bytes: pool.segment_bytes,
@@ -464,7 +464,7 @@ fn remote_rows(topic: &Topic) -> Vec<RemoteRow> {
     rows.take(MAX_REMOTE_HOSTS).cloned().collect()
 }
 
-/// Who gave a pool's segments: several where daemons with other configurations made some of them.
+/// The providers of a pool's segments. Several, if daemons with different configurations made the segments.
 fn providers(pool: &Pool) -> String {
     let name = |segment: &Segment| segment.placement.provider.map_or("driver", Provider::name);
     let mut names: Vec<&str> = pool.segments().map(name).collect();
@@ -473,7 +473,7 @@ fn providers(pool: &Pool) -> String {
     names.join(", ")
 }
 
-/// What the system did not give for a pool's segments; each warning once.
+/// Warnings about a pool: what its segments lack of what the configuration asks for. Each warning once.
 fn pool_warnings(pool: &Pool) -> Vec<String> {
     let mut warnings: Vec<String> = Vec::new();
     for warning in pool
@@ -505,7 +505,7 @@ fn clip(text: &str) -> String {
     text.chars().take(MAX_WARNING_CHARS).collect()
 }
 
-/// Memory of this process that is resident, or 0 where the system does not say.
+/// Resident memory of this process; 0 if the system does not report it.
 fn rss_bytes() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm")
         .ok()

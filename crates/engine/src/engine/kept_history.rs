@@ -1,21 +1,21 @@
-//! The requests about the history that publishers left.
+//! The requests about the history of publishers that left or died.
 
-use crate::engine::Engine;
+use super::Engine;
 use crate::refuse::refuse;
 use crate::sessions::SessionId;
 use crate::topic::Publisher;
 use rgaps_session::{Answer, KeptHistory, Refusal, RefusalCode};
 
-/// Topics that a status names.
+/// How many topics a status names.
 const NAMES_MAX: usize = 8;
 
 impl Engine {
-    /// What publishers that left or died left for late joiners; with the names of topics that the session may see.
-    pub(crate) fn kept_history(&self, session: Option<SessionId>) -> KeptHistory {
+    /// Sums up the history that publishers left for late joiners. Names only topics that the session may see.
+    pub(super) fn kept_history(&self, session: Option<SessionId>) -> KeptHistory {
         let mut all = KeptHistory::default();
         for zone in self.zones.iter() {
             let may_see = session.is_some_and(|session| self.may_see(session, zone));
-            for topic in zone.history.orphaned_topics(&zone.topics) {
+            for topic in zone.orphaned_topics() {
                 let messages: u64 = topic.publishers.iter().filter_map(Publisher::kept).sum();
                 if messages == 0 {
                     continue;
@@ -31,14 +31,14 @@ impl Engine {
     }
 
     /// Drops the history of a topic's publishers that left or died, for somebody who may publish there.
-    pub(crate) fn forget_topic(
+    pub(super) fn forget_topic(
         &mut self,
         session: SessionId,
         name: &str,
     ) -> Result<Answer, Refusal> {
         let class = self.check_access(session, name, true)?;
         let zone = self.zones.of_class_mut(&class);
-        let found = zone.and_then(|zone| Some((zone.topics.find(name)?, zone)));
+        let found = zone.and_then(|zone| Some((zone.topics().find(name)?, zone)));
         let Some((index, zone)) = found else {
             self.check_recovered(&class)?;
             return Err(refuse(
@@ -46,10 +46,7 @@ impl Engine {
                 format!("there is no topic '{name}'; see 'rgaps topic list'"),
             ));
         };
-        let topic = &mut zone.topics[index];
-        let (control, memory) = (&zone.control, &mut zone.memory);
-        let forgotten = zone.history.forget(topic, control, memory, &zone.registry);
-        zone.maintain_topic(index);
+        let forgotten = zone.forget_history(index);
         Ok(Answer::Forgotten(forgotten))
     }
 }

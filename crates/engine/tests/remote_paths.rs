@@ -1,4 +1,4 @@
-//! What is required of messages from other hosts, whose path the links tell.
+//! Required paths of messages from other hosts. The links report the path that such messages take.
 mod support;
 
 use rgaps_session::{
@@ -55,10 +55,10 @@ fn a_path_between_hosts_is_that_of_the_publisher_and_what_it_is_now() {
     world.ask(&links, now(PathKind::GpuDirect, "")).unwrap();
     let direct = world.try_join(&mut reader, reads(PathKind::GpuDirect));
     direct.unwrap();
-    // Who is there stays; who comes later is told what it is by then.
+    // Present subscribers stay. A later one is refused because of the path that the links reported last.
     world.ask(&links, now(PathKind::Tcp, "cut")).unwrap();
     refused(&mut world, &mut reader, "this one is tcp");
-    // Another daemon was not told yet.
+    // The links have not reported the path to the next daemon yet.
     world.ask(&links, now(PathKind::GpuDirect, "")).unwrap();
     world.restart();
     let zone = seat.member.zone;
@@ -79,7 +79,7 @@ fn a_path_between_hosts_is_that_of_the_publisher_and_what_it_is_now() {
 fn only_the_links_say_over_what_messages_come() {
     let mut world = World::new();
     let (mut liar, mut reader) = (world.client("liar"), world.client("reader"));
-    // It publishes here, whatever it says.
+    // `liar` publishes on this host, whatever path it reports.
     let seat = lands(&mut world, &mut liar, over(PathKind::Tcp, "far away"));
     let near = world.try_join(&mut reader, reads(PathKind::ZeroCopy));
     near.unwrap();

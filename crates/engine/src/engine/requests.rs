@@ -1,15 +1,13 @@
 //! What each request does.
 
+use super::Engine;
 use crate::clients::Client;
-use crate::engine::Engine;
-use crate::join::Seat;
-use crate::leases::{check_quarantine, leases_in, may_write};
 use crate::paths::Wish;
 use crate::qos::check_path;
 use crate::refuse::{bad, refuse};
 use crate::sessions::Session;
 use crate::sessions::{is_owner, SessionId};
-use crate::zone::Zone;
+use crate::zone::{Seat, Zone};
 use rgaps_layout::{LAYOUT_VERSION, MAX_CLIENT_NAME};
 use rgaps_session::{
     check_topic_name, Answer, Member, Notice, PoolGrant, Range, Refusal, RefusalCode, Request,
@@ -19,7 +17,8 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 impl Engine {
-    pub(crate) fn hello(
+    /// Welcomes a client, if its version, realm and name are right.
+    pub(super) fn hello(
         &mut self,
         session: SessionId,
         protocol: u32,
@@ -68,8 +67,8 @@ impl Engine {
         })
     }
 
-    /// Everything but hello. Descriptors for the answer go to `out`.
-    pub(crate) fn serve(
+    /// Serves any request but hello. Puts the descriptors for the answer into `out`.
+    pub(super) fn serve(
         &mut self,
         session: SessionId,
         request: Request,
@@ -102,7 +101,7 @@ impl Engine {
             Request::Close(member) => self.close(session, &member),
             Request::Pool { zone, pool } => {
                 let (zone, _) = self.zone_of(session, zone)?;
-                Ok(Answer::Pool(zone.memory.require(pool)?.grant()))
+                Ok(Answer::Pool(zone.memory().require(pool)?.grant()))
             }
             Request::Segments {
                 zone,
@@ -122,7 +121,7 @@ impl Engine {
             } => self.give_back(session, &publisher, pool, &ranges),
             Request::Pin { zone, pool } => {
                 let (zone, _) = self.zone_of(session, zone)?;
-                zone.memory.pin(pool, &zone.registry)?;
+                zone.pin(pool)?;
                 Ok(Answer::Done)
             }
             Request::Device { member, device } => self.set_device(session, &member, *device, fds),
@@ -133,7 +132,7 @@ impl Engine {
         }
     }
 
-    /// What clients report, what they wait on, and what they hand back after a restart of the daemon.
+    /// Serves requests about doorbells, timelines and GPUs, and those by which clients hand back a zone.
     fn serve_waiting(
         &mut self,
         session: SessionId,
@@ -143,31 +142,27 @@ impl Engine {
         match request {
             Request::Path { member, path } => {
                 let (zone, client) = self.zone_of(session, member.zone)?;
-                zone.topics.set_path(&member, client, path)?;
+                zone.topics_mut().set_path(&member, client, path)?;
                 Ok(Answer::Done)
             }
             Request::TakeDoorbell { zone } => {
                 let (zone, client) = self.zone_of(session, zone)?;
-                let of_members = zone.topics.members_of(client).len();
-                let doorbells = &mut zone.control.doorbells;
-                let doorbell = doorbells.take_for_wait_set(client, of_members)?;
+                let doorbell = zone.take_doorbell(client)?;
                 Ok(Answer::Doorbell { doorbell })
             }
             Request::ReturnDoorbell { zone, doorbell } => {
                 let (zone, client) = self.zone_of(session, zone)?;
-                let taken = zone.topics.have_doorbell(doorbell);
-                zone.control.doorbells.give_back(client, doorbell, taken)?;
+                zone.return_doorbell(client, doorbell)?;
                 Ok(Answer::Done)
             }
             Request::TakeTimeline { zone } => {
                 let (zone, client) = self.zone_of(session, zone)?;
-                let timeline = zone.control.take_timeline(client)?;
+                let timeline = zone.control_mut().take_timeline(client)?;
                 Ok(Answer::Timeline { timeline })
             }
             Request::ReturnTimeline { zone, timeline } => {
                 let (zone, client) = self.zone_of(session, zone)?;
-                let topics = &mut zone.topics;
-                zone.control.return_timeline(client, timeline, topics)?;
+                zone.return_timeline(client, timeline)?;
                 Ok(Answer::Done)
             }
             Request::GpuLost { zone } => self.gpu_lost(session, zone),
@@ -194,7 +189,7 @@ impl Engine {
         }
     }
 
-    /// What there is on this host, and what the links report of others.
+    /// Serves listings, requests to the daemon itself, and reports of the links.
     fn serve_listing(&mut self, session: SessionId, request: Request) -> Result<Answer, Refusal> {
         match request {
             Request::Status => Ok(Answer::Status(self.status(Some(session)))),
@@ -229,7 +224,8 @@ impl Engine {
             }
             Request::Compare { settings } => Ok(Answer::Unlike(self.unlike(settings))),
             Request::Mps => Ok(Answer::Mps(self.mps_info())),
-            // Served before. They are named so that a new request does not compile until it is served.
+            // `handle`, `serve` or `serve_waiting` has served these. They are named so that a new request does not compile until it
+            // is served.
             Request::Hello { .. }
             | Request::Join { .. }
             | Request::Leave(_)
@@ -256,7 +252,7 @@ impl Engine {
     }
 
     /// The zone, and the session's client in it.
-    pub(crate) fn zone_of(
+    pub(super) fn zone_of(
         &mut self,
         session: SessionId,
         zone: ZoneId,
@@ -289,7 +285,7 @@ impl Engine {
                 let client = Client::of(session, peer);
                 let (seat, grant) = zone.join_first(client, wish, sources, out)?;
                 peer.zones.insert(zone_id, grant.client_index);
-                // A successor would take the zone for one of the dead, if this one alone lived.
+                // Without this, a successor would take the zone for dead if only this client lived.
                 self.write_state();
                 (seat, Some(grant))
             }
@@ -308,15 +304,16 @@ impl Engine {
         })
     }
 
-    /// Tells sessions of the pools that a new member's topic is in, and that it reads in.
+    /// Tells the sessions of all subscribers of a new member's topic the topic's pool, and the member's session the pool in which
+    /// the member reads.
     fn notify_seat(&mut self, session: SessionId, zone_id: ZoneId, seat: &Seat) {
         let zone = self.zones.get(zone_id);
-        let topic = zone.and_then(|zone| Some((zone, zone.topics.get(seat.member.topic)?)));
+        let topic = zone.and_then(|zone| Some((zone, zone.topics().get(seat.member.topic)?)));
         if let (Some(pool), Some((zone, topic))) = (seat.pool, topic) {
             let clients = topic
                 .subscribers
                 .iter()
-                .filter_map(|s| zone.clients.get(s.client));
+                .filter_map(|s| zone.clients().get(s.client));
             let subscribed: BTreeSet<SessionId> = clients.filter_map(|c| c.session).collect();
             for subscribed in subscribed {
                 self.notify_pool(subscribed, zone_id, pool);
@@ -328,7 +325,7 @@ impl Engine {
     }
 
     /// The access class of a topic, if the session may publish or subscribe to it.
-    pub(crate) fn check_access(
+    pub(super) fn check_access(
         &self,
         session: SessionId,
         topic: &str,
@@ -362,16 +359,16 @@ impl Engine {
         }
     }
 
-    /// The zone of a topic's access class, made if it is not there, if the session may join.
+    /// The zone of a topic's access class, if the session may join the topic. Creates the zone if there is none.
     fn zone_for(&mut self, session: SessionId, wish: &Wish<'_>) -> Result<ZoneId, Refusal> {
         let publishes = matches!(wish.role, Role::Publisher(_));
         let class = self.check_access(session, wish.topic, publishes)?;
         self.check_recovered(&class)?;
         if let Some(zone) = self.zones.of_class(&class) {
-            return Ok(zone.id);
+            return Ok(zone.id());
         }
         let zone = Zone::create(&class, &self.setup.config.limits)?;
-        let id = zone.id;
+        let id = zone.id();
         tracing::info!(class, "created a zone");
         self.zones.add(zone);
         Ok(id)
@@ -379,14 +376,14 @@ impl Engine {
 
     fn leave(&mut self, session: SessionId, member: &Member) -> Result<Answer, Refusal> {
         let (zone, client) = self.zone_of(session, member.zone)?;
-        zone.topics.check_member(member, client)?;
+        zone.topics().check_member(member, client)?;
         zone.remove_member(member.topic, member.side, member.slot);
         Ok(Answer::Done)
     }
 
     fn close(&mut self, session: SessionId, member: &Member) -> Result<Answer, Refusal> {
         let (zone, client) = self.zone_of(session, member.zone)?;
-        zone.topics.check_member(member, client)?;
+        zone.topics().check_member(member, client)?;
         if member.side != Side::Subscriber {
             return Err(refuse(
                 RefusalCode::BadRequest,
@@ -408,7 +405,7 @@ impl Engine {
     ) -> Result<Answer, Refusal> {
         let is_links = self.sessions.is_links(session);
         let (zone, client) = self.zone_of(session, zone_id)?;
-        if writable && !is_links && !may_write(client, pool, &zone.topics, &zone.memory) {
+        if writable && !is_links && !zone.may_write(client, pool) {
             return Err(refuse(
                 RefusalCode::NotPermitted,
                 "only publishers that use a pool may map it for writing; join \
@@ -416,7 +413,7 @@ impl Engine {
             ));
         }
         let (bytes, fds) =
-            zone.memory
+            zone.memory()
                 .require(pool)?
                 .descriptors(from, MAX_PACKET_FDS, writable)?;
         out.extend(fds);
@@ -441,7 +438,7 @@ impl Engine {
             .lease_per_publisher
             .map(|limit| limit.0);
         let (zone, client) = self.zone_of(session, publisher.zone)?;
-        check_quarantine(client, pool, &zone.clients, &zone.topics, &zone.memory)?;
+        zone.check_quarantine(client, pool)?;
         let (range, grown) = match zone.lease(publisher, client, pool, bytes, limit) {
             Ok(leased) => leased,
             Err(refusal) => {
@@ -459,7 +456,7 @@ impl Engine {
         })
     }
 
-    /// Tells a subscriber's session of its topic's pool, unless it knows that already.
+    /// Tells a session of a pool and sends it the pool's segments, unless it has been told.
     fn notify_pool(&mut self, session: SessionId, zone: ZoneId, pool: PoolGrant) {
         let knows = self
             .sessions
@@ -475,15 +472,14 @@ impl Engine {
         self.send_segments(session, zone, pool.pool, 0);
     }
 
-    /// Asks all publishers that have memory of a pool for what they do not need of it.
+    /// Asks the clients of all publishers with memory of a pool to return what they do not need of it.
     fn notify_shortage(&mut self, zone_id: ZoneId, pool: u32) {
         let Some(zone) = self.zones.get(zone_id) else {
             return;
         };
         let leases = |session: &Session| {
             let client = session.zones.get(&zone_id);
-            !session.detached
-                && client.is_some_and(|client| leases_in(*client, pool, &zone.topics, &zone.memory))
+            !session.detached && client.is_some_and(|client| zone.leases_in(*client, pool))
         };
         let publishing = self.sessions.iter().filter(|(_, s)| leases(s));
         let publishing: Vec<SessionId> = publishing.map(|(id, _)| id).collect();
@@ -496,8 +492,8 @@ impl Engine {
         }
     }
 
-    /// Sends the segments of a pool from number `from` on to all who use it, before the one whom
-    /// they were made for gets an answer: what it publishes there can be read with no daemon.
+    /// Sends the segments of a pool from number `from` on to all clients that use the pool, before the publisher that asked for
+    /// them gets its answer. So its messages there can be read even if this daemon dies.
     fn notify_growth(&mut self, zone: ZoneId, pool: u32, from: u32) {
         let using = self
             .sessions
@@ -517,13 +513,12 @@ impl Engine {
         let (Some(zone), Some(client)) = (self.zones.get(zone_id), client) else {
             return;
         };
-        let writable =
-            self.sessions.is_links(session) || may_write(*client, pool, &zone.topics, &zone.memory);
+        let writable = self.sessions.is_links(session) || zone.may_write(*client, pool);
         let sent = zone
-            .memory
+            .memory()
             .require(pool)
             .and_then(|pool| pool.descriptors(from, MAX_PACKET_FDS, writable));
-        // Without them the client asks, and is told then what is wrong.
+        // If there are none, the client asks for them, and the answer to that says what is wrong.
         let (bytes, fds) = sent.unwrap_or_default();
         self.notify(
             session,
@@ -552,11 +547,7 @@ impl Engine {
             )));
         }
         let (zone, client) = self.zone_of(session, publisher.zone)?;
-        let (topic, known) = zone.topics.publisher_of(publisher, client)?;
-        let owner = topic.granule_owner(known.slot);
-        let live = zone.control.live_granules(topic, known);
-        zone.memory
-            .give_back(pool, &zone.registry, owner, ranges, live.of(pool))?;
+        zone.give_back(publisher, client, pool, ranges)?;
         Ok(Answer::Done)
     }
 
