@@ -123,7 +123,7 @@ pub fn copy_in(orders: &Orders, plan: &CopiedPlan, board: &Board) -> anyhow::Res
         let took = monotonic_ns() - begun;
         board.data(orders.member, 0)[number].store(took, Ordering::Relaxed);
         gpu.check_buffer(&message, seed(0, number as u64), &wrong, number)?;
-        gpu.finish("a look at the bytes")?;
+        gpu.finish("the check of the bytes")?;
         done();
     }
     let wrong = gpu.read_numbers(&wrong)?;

@@ -105,7 +105,7 @@ fn copies_of(
             timed(&mut || gpu.copy_in_pageable(&buffer, &pageable))?,
         ];
         gpu.check_buffer(&buffer, seed, wrong, 0)?;
-        gpu.finish("a look at the bytes")?;
+        gpu.finish("the check of the bytes")?;
         if number >= WARM_UP {
             took.iter_mut()
                 .zip(times)

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 /// Operations of each kind; a driver's queue has room for about a thousand.
 const COUNT: u64 = 200;
-/// How long the kernel before them takes.
+/// How long the kernel in flight runs.
 const KERNEL_NS: u64 = 20_000_000;
 
 /// Bare calls of the driver on a stream with a kernel in flight.
@@ -42,9 +42,9 @@ pub fn enqueue(gpu: &Gpu) -> anyhow::Result<Enqueue> {
         gpu.finish("numbers")?;
         anyhow::Ok(Micros::of(times).short())
     };
-    gpu.finish("what is queued before")?;
+    gpu.finish("the work queued before")?;
     let is_idle = |_| {
-        anyhow::ensure!(gpu.is_idle()?, "a stream without work has some");
+        anyhow::ensure!(gpu.is_idle()?, "a stream without work is not idle");
         Ok(())
     };
     Ok(Enqueue {

@@ -454,7 +454,7 @@ pub fn listen(orders: &Orders, plan: &ExchangePlan, board: &Board) -> anyhow::Re
             sequence += 1;
         }
         if let Some((gpu, _)) = listener.gpu {
-            gpu.finish("a look at the bytes")?;
+            gpu.finish("the check of the bytes")?;
         }
         listener.has_done();
     }

@@ -95,7 +95,7 @@ impl Gpu {
 
     /// Waits for the work queued so far, and reads the numbers.
     pub fn read_numbers(&self, numbers: &DeviceBuffer) -> anyhow::Result<Vec<u64>> {
-        self.finish("kernels whose results are wanted")?;
+        self.finish("the kernels that write numbers")?;
         let mut bytes = vec![0; numbers.bytes() as usize];
         numbers.read_at(0, &mut bytes)?;
         let words = bytes.chunks_exact(WORD as usize);

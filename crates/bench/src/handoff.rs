@@ -407,7 +407,7 @@ impl<'a> Side<'a> {
         sample.release_on(self.gpu.handle());
         anyhow::ensure!(
             tag == round as u64 && bytes == self.plan.size,
-            "message {tag} of {bytes} bytes came in the place of {round}"
+            "received message {tag} of {bytes} bytes instead of message {round}"
         );
         self.gpu.finish("the kernels of a hand-over")
     }

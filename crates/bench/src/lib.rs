@@ -7,7 +7,7 @@
 //!
 //! The processes run the same program ([`crew::member`]) and share a [`board`] of memory for turns, results and the
 //! floor. Each run has a daemon and a folder of its own, so it does not disturb the user's realm. Every message has
-//! other contents, and every receiver verifies all of them outside of the timed sections.
+//! different contents, and every receiver verifies all of them outside of the timed sections.
 //!
 //! The public modules serve the unpublished crate `compare`, which measures designs of papers beside
 //! these benchmarks.

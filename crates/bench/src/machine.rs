@@ -45,7 +45,7 @@ fn cpu_name(cpuinfo: &str) -> Option<String> {
 }
 
 fn gpus() -> Vec<String> {
-    // No driver is no GPU; `rgaps doctor` says why.
+    // Without a driver there is no GPU. `rgaps doctor` reports why.
     let devices = Driver::load().and_then(|driver| driver.devices());
     devices.map_or_else(
         |_| Vec::new(),

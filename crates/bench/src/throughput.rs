@@ -1,6 +1,6 @@
 //! `bench throughput`: one publisher, one subscriber, both polling.
 //!
-//! Runs of rgaps and of the floor, a ring of 64-byte slots, take turns; the middle run counts.
+//! Runs of rgaps and of the floor, a ring of 64-byte slots, take turns; each figure is a median over the runs.
 //! The time includes filling every message before its hop and verifying it afterwards.
 
 use crate::board::{Board, Field, Geometry};
@@ -322,7 +322,7 @@ impl<'a> Ring<'a> {
             .iter()
             .all(|word| word.load(Ordering::Relaxed) == number);
         assert!(whole, "the floor's ring is torn");
-        // So that no later run takes it for its own.
+        // A later run uses the same numbers and must not find this one.
         slot[0].store(0, Ordering::Relaxed);
         self.read.store(number + 1, Ordering::Release);
         true

@@ -71,8 +71,8 @@ macro_rules! calls {
             // SAFETY: the number is that of the module's header, whose call writes one `$record`, all of it integers.
             // `self.fd` is the module's device: `open` opened it by its name, which only root can give.
             let call = unsafe { Getter::<{ calls!(# get $number, $record) }, $record>::new() };
-            // SAFETY: `self.fd` is `/dev/dmaplane`, which `open` alone puts there, so the kernel takes this number as the call of this name and writes one
-            // `$record` into `call`, which lives until `ioctl` returns.
+            // SAFETY: `self.fd` is `/dev/dmaplane`, which `open` alone puts there, so the kernel takes this number as the call
+            // of this name and writes one `$record` into `call`, which lives until `ioctl` returns.
             unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call($name, error))
         }
     };
@@ -82,8 +82,8 @@ macro_rules! calls {
             // SAFETY: the number is that of the module's header, whose call reads one `$record`, which has no unnamed
             // padding. `self.fd` is the module's device: `open` opened it by its name, which only root can give.
             let call = unsafe { Setter::<{ calls!(# put $number, $record) }, $record>::new(record) };
-            // SAFETY: `self.fd` is `/dev/dmaplane`, which `open` alone puts there, so the kernel takes this number as the call of this name and reads one
-            // `$record` from `call`, which lives until `ioctl` returns.
+            // SAFETY: `self.fd` is `/dev/dmaplane`, which `open` alone puts there, so the kernel takes this number as the call
+            // of this name and reads one `$record` from `call`, which lives until `ioctl` returns.
             unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call($name, error))
         }
     };
@@ -93,9 +93,10 @@ macro_rules! calls {
             // SAFETY: the number is that of the module's header, whose call reads and writes one `$record`, all of it integers
             // without unnamed padding. `self.fd` is the module's device: `open` opened it by its name, which only root can give.
             let call = unsafe { Updater::<{ calls!(# both $number, $record) }, $record>::new(&mut record) };
-            // SAFETY: `self.fd` is `/dev/dmaplane`, which `open` alone puts there, so the kernel takes this number as the call of this name. It reads and writes
-            // one `$record`: `record`, which `call` borrows until `ioctl` returns. Besides, it writes the module's buffers, which this crate
-            // does not map, and memory of GPUs, as the caller of `gpu_pin` allows.
+            // SAFETY: `self.fd` is `/dev/dmaplane`, which `open` alone puts there, so the kernel takes this number as the call
+            // of this name. It reads and writes one `$record`: `record`, which `call` borrows until `ioctl` returns. Besides,
+            // it writes the module's buffers, which this crate does not map, and memory of GPUs, as the caller of `gpu_pin`
+            // allows.
             unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call($name, error))?;
             Ok(record)
         }
@@ -106,8 +107,8 @@ macro_rules! calls {
             // SAFETY: the number is that of the module's header, whose call reads one `u32` by its address.
             // `self.fd` is the module's device: `open` opened it by its name, which only root can give.
             let call = unsafe { Setter::<{ calls!(# number $number) }, u32>::new(handle) };
-            // SAFETY: `self.fd` is `/dev/dmaplane`, which `open` alone puts there, so the kernel takes this number as the call of this name and reads one `u32`
-            // from `call`, which lives until `ioctl` returns.
+            // SAFETY: `self.fd` is `/dev/dmaplane`, which `open` alone puts there, so the kernel takes this number as the call
+            // of this name and reads one `u32` from `call`, which lives until `ioctl` returns.
             unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call($name, error))
         }
     };
@@ -117,8 +118,8 @@ macro_rules! calls {
             // SAFETY: the number is that of the module's header, whose call takes nothing.
             // `self.fd` is the module's device: `open` opened it by its name, which only root can give.
             let call = unsafe { NoArg::<{ calls!(# none $number) }>::new() };
-            // SAFETY: `self.fd` is `/dev/dmaplane`, which `open` alone puts there, so the kernel takes this number as the call of this name, which has no
-            // argument: it touches no memory of this process.
+            // SAFETY: `self.fd` is `/dev/dmaplane`, which `open` alone puts there, so the kernel takes this number as the call
+            // of this name, which has no argument: it touches no memory of this process.
             unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call($name, error))
         }
     };
@@ -245,8 +246,8 @@ impl Device {
         // SAFETY: EXPORT_DMABUF reads and writes one `ExportDmabufArg`, integers without padding. `self.fd` is the
         // module's device: `open` opened it by its name, which only root can give.
         let call = unsafe { Updater::<EXPORT, ExportDmabufArg>::new(&mut record) };
-        // SAFETY: `self.fd` is `/dev/dmaplane`, which `open` alone puts there, so the kernel takes this number as EXPORT_DMABUF and reads and writes one
-        // `ExportDmabufArg`: `record`, which `call` borrows until `ioctl` returns.
+        // SAFETY: `self.fd` is `/dev/dmaplane`, which `open` alone puts there, so the kernel takes this number as EXPORT_DMABUF
+        // and reads and writes one `ExportDmabufArg`: `record`, which `call` borrows until `ioctl` returns.
         unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call("EXPORT_DMABUF", error))?;
         // SAFETY: the call succeeded, so the descriptor is one that the kernel made for it just now, and nobody else's.
         Ok(unsafe { OwnedFd::from_raw_fd(record.fd) })
@@ -292,9 +293,9 @@ impl Device {
         // SAFETY: GPU_PIN reads and writes one `GpuPinParams`, integers without unnamed padding. `self.fd` is the
         // module's device: `open` opened it by its name, which only root can give.
         let call = unsafe { Updater::<GPU_PIN, GpuPinParams>::new(&mut record) };
-        // SAFETY: `self.fd` is `/dev/dmaplane`, which `open` alone puts there, so the kernel takes this number as GPU_PIN and reads and writes one
-        // `GpuPinParams`: `record`, which `call` borrows until `ioctl` returns. The GPU's memory stays allocated until it is unpinned, and
-        // nobody relies on bytes that calls on the handle write: our caller promises both.
+        // SAFETY: `self.fd` is `/dev/dmaplane`, which `open` alone puts there, so the kernel takes this number as GPU_PIN and
+        // reads and writes one `GpuPinParams`: `record`, which `call` borrows until `ioctl` returns. The GPU's memory stays
+        // allocated until it is unpinned, and nobody relies on bytes that calls on the handle write: our caller promises both.
         unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call("GPU_PIN", error))?;
         Ok(record)
     }

@@ -153,8 +153,8 @@ impl Realm {
         // SAFETY: SET_QUOTA reads one `Quota`, integers without padding. `self.fd` is the module's device: only `open`
         // puts one there.
         let call = unsafe { Setter::<SET_QUOTA, abi::Quota>::new(record) };
-        // SAFETY: `self.fd` is `/dev/dmaplane-pool`, which `open` alone puts there, so the kernel takes this number as SET_QUOTA and reads one
-        // `Quota` from `call`, which lives until `ioctl` returns.
+        // SAFETY: `self.fd` is `/dev/dmaplane-pool`, which `open` alone puts there, so the kernel takes this number as
+        // SET_QUOTA and reads one `Quota` from `call`, which lives until `ioctl` returns.
         unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call("SET_QUOTA", error))
     }
 
@@ -163,8 +163,8 @@ impl Realm {
         // SAFETY: GET_REALM writes one `Realm`, all of it integers. `self.fd` is the module's device: only `open`
         // puts one there.
         let call = unsafe { Getter::<GET_REALM, abi::Realm>::new() };
-        // SAFETY: `self.fd` is `/dev/dmaplane-pool`, which `open` alone puts there, so the kernel takes this number as GET_REALM and writes one
-        // `Realm` into `call`, which lives until `ioctl` returns.
+        // SAFETY: `self.fd` is `/dev/dmaplane-pool`, which `open` alone puts there, so the kernel takes this number as
+        // GET_REALM and writes one `Realm` into `call`, which lives until `ioctl` returns.
         let found =
             unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call("GET_REALM", error))?;
         Ok(Usage {
@@ -188,8 +188,8 @@ impl Realm {
         // SAFETY: ALLOC reads and writes one `Alloc`, integers without unnamed padding. `self.fd` is the module's device: only
         // `open` puts one there.
         let call = unsafe { Updater::<ALLOC, abi::Alloc>::new(&mut record) };
-        // SAFETY: `self.fd` is `/dev/dmaplane-pool`, which `open` alone puts there, so the kernel takes this number as ALLOC and reads and writes
-        // one `Alloc`: `record`, which `call` borrows until `ioctl` returns.
+        // SAFETY: `self.fd` is `/dev/dmaplane-pool`, which `open` alone puts there, so the kernel takes this number as ALLOC
+        // and reads and writes one `Alloc`: `record`, which `call` borrows until `ioctl` returns.
         unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call("ALLOC", error))?;
         // SAFETY: the call succeeded, so the descriptor is one that the kernel made for it just now, and nobody else's.
         let dma_buf = unsafe { OwnedFd::from_raw_fd(record.fd) };
@@ -214,9 +214,9 @@ impl Realm {
         // SAFETY: REVOKE reads and writes one `Revoke`, integers without unnamed padding. `self.fd` is the module's device:
         // only `open` puts one there.
         let call = unsafe { Updater::<REVOKE, abi::Revoke>::new(&mut record) };
-        // SAFETY: `self.fd` is `/dev/dmaplane-pool`, which `open` alone puts there, so the kernel takes this number as REVOKE and reads and writes
-        // one `Revoke`: `record`, which `call` borrows until `ioctl` returns. It also takes the dma-buf's pages away, which nobody in this
-        // process accesses from now on: our caller promises that.
+        // SAFETY: `self.fd` is `/dev/dmaplane-pool`, which `open` alone puts there, so the kernel takes this number as REVOKE
+        // and reads and writes one `Revoke`: `record`, which `call` borrows until `ioctl` returns. It also takes the dma-buf's
+        // pages away, which nobody in this process accesses from now on: our caller promises that.
         unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call("REVOKE", error))?;
         Ok(record.importers)
     }
@@ -230,8 +230,8 @@ impl Realm {
         // SAFETY: INFO reads and writes one `abi::Info`, integers without unnamed padding. `self.fd` is the module's device: only
         // `open` puts one there.
         let call = unsafe { Updater::<INFO, abi::Info>::new(&mut record) };
-        // SAFETY: `self.fd` is `/dev/dmaplane-pool`, which `open` alone puts there, so the kernel takes this number as INFO and reads and writes
-        // one `abi::Info`: `record`, which `call` borrows until `ioctl` returns.
+        // SAFETY: `self.fd` is `/dev/dmaplane-pool`, which `open` alone puts there, so the kernel takes this number as INFO and
+        // reads and writes one `abi::Info`: `record`, which `call` borrows until `ioctl` returns.
         unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call("INFO", error))?;
         Ok(DmaBufInfo {
             bytes: record.size,
@@ -255,8 +255,8 @@ impl Realm {
         // SAFETY: ADOPT reads and may write one `Adopt`, integers without unnamed padding. `self.fd` is the module's device:
         // only `open` puts one there.
         let call = unsafe { Updater::<ADOPT, abi::Adopt>::new(&mut record) };
-        // SAFETY: `self.fd` is `/dev/dmaplane-pool`, which `open` alone puts there, so the kernel takes this number as ADOPT and reads and writes
-        // one `Adopt`: `record`, which `call` borrows until `ioctl` returns.
+        // SAFETY: `self.fd` is `/dev/dmaplane-pool`, which `open` alone puts there, so the kernel takes this number as ADOPT
+        // and reads and writes one `Adopt`: `record`, which `call` borrows until `ioctl` returns.
         unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call("ADOPT", error))
     }
 }

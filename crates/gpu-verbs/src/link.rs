@@ -165,7 +165,7 @@ impl LinkEnd {
         };
         if [word(0), word(1), word(2)] != [MAGIC, sizes[0], sizes[1]] {
             return Err(GpuVerbsError::Argument(format!(
-                "the other host's end is no end of a link with {} slots of {} bytes",
+                "the other host's end does not belong to a link with {} slots of {} bytes",
                 sizes[0], sizes[1]
             )));
         }

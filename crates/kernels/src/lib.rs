@@ -83,7 +83,8 @@ impl Kernels {
         words: u64,
         seed: u64,
     ) -> Result<(), CudaError> {
-        // SAFETY: our caller promises memory that the GPU may write for that many words until the work has finished; the kernel has these parameters.
+        // SAFETY: our caller promises memory that the GPU may write for that many words until the work has finished; the kernel
+        // has these parameters.
         unsafe {
             self.launch(
                 &self.fill_pattern,
@@ -108,7 +109,8 @@ impl Kernels {
         mismatches: u64,
     ) -> Result<(), CudaError> {
         let parameters = [address, words, seed, mismatches];
-        // SAFETY: our caller promises words that the GPU may read, and one that it may write, until the work has finished; the kernel has these parameters.
+        // SAFETY: our caller promises words that the GPU may read, and one that it may write, until the work has finished; the
+        // kernel has these parameters.
         unsafe {
             self.launch(
                 &self.check_pattern,
@@ -139,7 +141,8 @@ impl Kernels {
         nanoseconds: u64,
     ) -> Result<(), CudaError> {
         let parameters = [address, words, seed, nanoseconds];
-        // SAFETY: our caller promises memory that the GPU may write for that many words until the work has finished; the kernel has these parameters.
+        // SAFETY: our caller promises memory that the GPU may write for that many words until the work has finished; the kernel
+        // has these parameters.
         unsafe {
             self.launch(
                 &self.spin_fill,
@@ -161,7 +164,8 @@ impl Kernels {
         from: u64,
         words: u64,
     ) -> Result<(), CudaError> {
-        // SAFETY: our caller promises two ranges of that many words, one to read and one to write, until the work has finished; the kernel has these parameters.
+        // SAFETY: our caller promises two ranges of that many words, one to read and one to write, until the work has finished;
+        // the kernel has these parameters.
         unsafe {
             self.launch(
                 &self.copy,
@@ -183,7 +187,8 @@ impl Kernels {
         words: u64,
         value: u64,
     ) -> Result<(), CudaError> {
-        // SAFETY: our caller promises memory that the GPU may write for that many words until the work has finished; the kernel has these parameters.
+        // SAFETY: our caller promises memory that the GPU may write for that many words until the work has finished; the kernel
+        // has these parameters.
         unsafe {
             self.launch(
                 &self.scribble,

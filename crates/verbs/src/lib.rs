@@ -8,7 +8,7 @@
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use rgaps_verbs::{in_process::{Faults, SoftwareNetwork}, *;
+//! use rgaps_verbs::{in_process::{Faults, SoftwareNetwork}, *};
 //! use std::io::IoSlice;
 //! // Or: Verbs::load()?.devices()..
 //! let network = SoftwareNetwork::new(Faults::default());

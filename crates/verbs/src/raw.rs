@@ -71,7 +71,8 @@ impl RawPair {
         })
     }
 
-    /// The address of a channel with this queue pair, whose ring is this region but for its last 64 bytes, which begin with the credit words.
+    /// The address of a channel with this queue pair, whose ring is this region but for its last 64 bytes, which begin with the
+    /// credit words.
     pub fn address(&self, region: &Region) -> ChannelAddress {
         ChannelAddress {
             queue: self.queue.address(),

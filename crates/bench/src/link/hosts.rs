@@ -212,7 +212,7 @@ impl Hosts {
             may => match lay_cable(&mut start, user) {
                 Ok(both) => (Some(both), None),
                 Err(error) if may == Namespaces::Auto => (None, Some(format!("{error:#}"))),
-                Err(error) => return Err(error.context("network namespaces cannot be had")),
+                Err(error) => return Err(error.context("network namespaces cannot be made")),
             },
         };
         let addresses: [IpAddr; 2] = match netns {

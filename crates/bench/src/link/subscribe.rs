@@ -172,7 +172,7 @@ impl Reader<'_> {
             self.verify(sample, seed, plan.bytes(topic, index as u64))?;
         }
         if let Some((gpu, _)) = self.gpu {
-            gpu.finish("a look at the bytes")?;
+            gpu.finish("the check of the bytes")?;
         }
         drop(samples);
         self.has_done();

@@ -151,7 +151,7 @@ impl Routed {
             crew: Crew::default(),
             board: &board,
         };
-        let router = name_space(&mut start, user).context("network namespaces cannot be had")?;
+        let router = name_space(&mut start, user).context("network namespaces cannot be made")?;
         inside(
             &router.1,
             "sh",
@@ -374,7 +374,7 @@ impl Round<'_> {
         let mut missing = self.readers.len();
         while missing > 0 {
             let Event::Has(tag, missed, at) = self.seen.recv_timeout(PATIENCE)?? else {
-                anyhow::bail!("a reader checks what it was not asked to");
+                anyhow::bail!("a reader reported a check before its message");
             };
             self.counts.lost += missed;
             match tag == number {

@@ -117,7 +117,7 @@ impl LinkSide {
         }
         ensure!(
             counts.violations.is_empty(),
-            "the card saw what no kernel may do: {:?}",
+            "the card saw kernels break the rules: {:?}",
             counts.violations
         );
         Ok(boards[0])

@@ -34,7 +34,7 @@ impl Options {
                 [name, value] if name.starts_with("--") => {
                     found.insert(name[2..].to_owned(), value.clone());
                 }
-                _ => bail!("{pair:?} is no option with its value"),
+                _ => bail!("{pair:?} is not an option with a value"),
             }
         }
         Ok(Options(found))
@@ -67,7 +67,7 @@ pub fn kernels(jobs: &jobs::Jobs) -> Result<Domain> {
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let Some((command, rest)) = arguments.split_first() else {
-        bail!("verify, ladder, receive, send or choose");
+        bail!("name a command: verify, ladder, receive, send or choose");
     };
     let options = Options::parse(rest)?;
     if command == "choose" {

@@ -1,4 +1,4 @@
-//! `send` and `receive`: two processes, on one host or two, whose proxies carry works over TCP or RDMA verbs. A kernel of one sends messages
+//! `send` and `receive`: two processes on one or two hosts, whose proxies use TCP or RDMA verbs. A kernel of one sends messages
 //! to a kernel of the other. With `--topics yes` one kernel publishes in a device topic, and the other receives from one.
 
 use crate::jobs::{Board, Jobs, Task};

@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Bytes of the words behind the slots. Behind the words lies one more slot, into which jobs read back.
 const WORDS_BYTES: u64 = 64 * 16;
 
-/// Limit of a job's waits, in billions of ticks: a billion is a second on the host, and less on a GPU. Far longer than a busy machine needs.
+/// Limit of a job's waits, in billions of ticks: seconds on the host, less on a GPU. Far longer than a busy machine needs.
 pub const LIMIT_S: u64 = 300;
 
 /// Sizes and limits of jobs.
@@ -135,7 +135,7 @@ impl Side {
         }
         if !counts.violations.is_empty() {
             bail!(
-                "{who}: the card saw what no kernel may do: {:?}",
+                "{who}: the card saw kernels break the rules: {:?}",
                 counts.violations
             );
         }

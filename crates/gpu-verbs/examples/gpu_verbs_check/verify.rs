@@ -322,7 +322,7 @@ impl Test {
         one.pair.memory().zero_completions();
         self.fill(&one, &other)?;
         match one.board().failed_step {
-            0 => bail!("zeroed completions were taken for none"),
+            0 => bail!("the kernel did not report the zeroed completions"),
             _ => Ok(()),
         }
     }
