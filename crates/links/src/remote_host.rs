@@ -145,7 +145,7 @@ pub struct LinkPath {
     pub path: PathKind,
     /// All kinds among the lanes, in words.
     pub words: String,
-    /// Why some lane is not RDMA. Empty: all are.
+    /// Why at least one lane is not an RDMA lane. Empty: all lanes are.
     pub why_not: String,
 }
 

@@ -11,7 +11,7 @@
 //! | a flow opens that replaces others | it begins at the lowest position that one of its hosts has confirmed: messages in flight may arrive twice |
 //! | a flow opens for hosts that no flow serves yet | reliable ones are owed messages from the user's number on; best-effort ones get messages from the flow's beginning on |
 //! | a flow opens for reliable hosts | OPEN names for each the number from which it is owed messages ([`Delivery::begins`]); a host that has had no message takes none below it |
-//! | a flow opens for a host that has confirmed no message, and the user's number is lower than before | the host is owed messages from that number on |
+//! | a flow opens again for a host that has confirmed no message, with a lower number from the user than the earlier flow had | the host is owed messages from the lower number on |
 //! | a flow closes | hosts that no other flow serves are forgotten |
 //! | the root acknowledges messages | that confirms them, if the root is a final host |
 //! | a host refuses a flow | the flow retains nothing for it, until the host confirms something of the flow |

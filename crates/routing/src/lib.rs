@@ -15,7 +15,7 @@
 //! | [`build()`] | the origin | builds a tree over the graph |
 //!
 //! Every piece has one owner and shares nothing. Its user calls it with what happened, then asks it what is to be done. Links and the
-//! simulation (`tests/sim`) run the same code.
+//! simulation (`tests/all/sim`) run the same code.
 //!
 //! Which flows there are, the origin's user decides: links by rules, quotas and refusals, the simulation by the graph alone. A final host
 //! delivers what is not below its position; its user keeps that.

@@ -98,7 +98,8 @@ impl<M> TransitFlow<M> {
         self.send(act);
     }
 
-    /// No more of a message arrives in this memory: the message is complete, or the memory was given up. Returns it if it was not sent.
+    /// Call when no more of a message arrives in this memory: the message is complete, or the memory was given up. Returns the message if
+    /// it was not sent.
     pub fn dropped(
         &mut self,
         number: u64,

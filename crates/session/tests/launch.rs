@@ -311,7 +311,7 @@ fn a_socket_that_is_not_for_us() {
         // SAFETY: the child becomes nobody, connects, and ends by `_exit`, without running exit handlers.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: as above.
+            // SAFETY: both calls take numbers, and change only this child's user and group.
             unsafe {
                 libc::setgid(65534);
                 libc::setuid(65534);
@@ -320,7 +320,7 @@ fn a_socket_that_is_not_for_us() {
                 connect(&place.config),
                 Err(LaunchError::NotPermitted { path }) if path == socket
             );
-            // SAFETY: as above.
+            // SAFETY: `_exit` ends this child, and runs no exit handlers, which belong to the parent.
             unsafe { libc::_exit(if refused { 7 } else { 1 }) };
         }
         let mut status = 0;

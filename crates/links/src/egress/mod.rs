@@ -83,7 +83,8 @@ pub enum Hold {
     Refused,
     /// A quota has no room for them, or the path is worse than the publisher requires.
     Barred,
-    /// Barred until the host has said how the messages land there. The flow is opened so that it does.
+    /// The host has not yet said whether messages arrive there over the path that the publisher requires. The flow is open, so that the
+    /// host answers; messages wait for the answer.
     Asks,
 }
 

@@ -1,5 +1,5 @@
-//! The receiving side: bytes go from the socket into a loan of a publisher on this host, the landing, which publishes messages in the
-//! order in which their origin did.
+//! The receiving side. For each publisher of another host there is a publisher on this host, a [`RemotePublisher`]. Bytes go from the
+//! socket into its loans, and it publishes the messages in the order of their origin.
 
 mod arriving;
 mod remote_publisher;
